@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "common/table.h"
+
+#include <stdlib.h>
+
+void *mcfs_table_find(const struct mcfs_table *t, uint64_t hash, mcfs_table_eq_fn eq,
+                      const void *key)
+{
+    if (t->count == 0)
+        return NULL;
+    for (size_t i = hash & t->mask; t->slots[i]; i = (i + 1) & t->mask)
+        if (eq(t->slots[i], key))
+            return t->slots[i];
+    return NULL;
+}
+
+static void place(struct mcfs_table *t, void *entry)
+{
+    size_t i = t->hash(entry) & t->mask;
+    while (t->slots[i])
+        i = (i + 1) & t->mask;
+    t->slots[i] = entry;
+}
+
+static int grow(struct mcfs_table *t)
+{
+    struct mcfs_table old = *t;
+    size_t size = t->slots ? (t->mask + 1) * 2 : 16;
+    void **slots = calloc(size, sizeof(*slots));
+    if (!slots)
+        return -1;
+    t->slots = slots;
+    t->mask = size - 1;
+    for (size_t i = 0; old.slots && i <= old.mask; i++)
+        if (old.slots[i])
+            place(t, old.slots[i]);
+    free(old.slots);
+    return 0;
+}
+
+int mcfs_table_add(struct mcfs_table *t, void *entry)
+{
+    if ((!t->slots || (t->count + 1) * 4 > (t->mask + 1) * 3) && grow(t))
+        return -1;
+    place(t, entry);
+    t->count++;
+    return 0;
+}
+
+bool mcfs_table_del(struct mcfs_table *t, const void *entry)
+{
+    if (t->count == 0)
+        return false;
+    size_t i = t->hash(entry) & t->mask;
+    while (t->slots[i] != entry) {
+        if (!t->slots[i])
+            return false;
+        i = (i + 1) & t->mask;
+    }
+    /* Move up those behind the hole that would not be found past it. */
+    for (size_t j = (i + 1) & t->mask; t->slots[j]; j = (j + 1) & t->mask) {
+        size_t home = t->hash(t->slots[j]) & t->mask;
+        if (((j - home) & t->mask) >= ((j - i) & t->mask)) {
+            t->slots[i] = t->slots[j];
+            i = j;
+        }
+    }
+    t->slots[i] = NULL;
+    t->count--;
+    return true;
+}
+
+void *mcfs_table_next(const struct mcfs_table *t, size_t *i)
+{
+    while (t->slots && *i <= t->mask) {
+        void *e = t->slots[(*i)++];
+        if (e)
+            return e;
+    }
+    return NULL;
+}
+
+void mcfs_table_free(struct mcfs_table *t)
+{
+    free(t->slots);
+    t->slots = NULL;
+    t->mask = t->count = 0;
+}

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef MOONCAKEFS_OBJECT_STORE_H
+#define MOONCAKEFS_OBJECT_STORE_H
+
+/*
+ * Where snapshots live: a flat map of '/'-separated names to byte strings, kept in a local
+ * directory or an S3 bucket.  A name is either absent or whole: nobody ever sees a value that is
+ * half written.
+ *
+ * Thread safety: every function may be called from any thread; a put stream belongs to one thread.
+ */
+
+#include <mooncakefs/error.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+struct mcfs_object_store;
+struct mcfs_object_store_put;
+
+struct mcfs_object_info {
+    const char *name; /* relative to the store's root */
+    uint64_t size;    /* bytes */
+    int64_t mtime_ns;
+};
+
+/* Called for each name in ascending byte order; return false to stop. */
+typedef bool (*mcfs_object_list_fn)(const struct mcfs_object_info *info, void *arg);
+
+struct mcfs_object_store_ops {
+    const char *name; /* "local", "s3" */
+
+    /* Streams a value in: begin, any number of writes, then commit (durable and visible, replacing
+     * what was there) or abort.  commit and abort free the stream. */
+    struct mcfs_object_store_put *(*put_begin)(struct mcfs_object_store *s, const char *name,
+                                               struct mcfs_error *err);
+    int (*put_write)(struct mcfs_object_store_put *p, const void *data, size_t len,
+                     struct mcfs_error *err);
+    int (*put_commit)(struct mcfs_object_store_put *p, struct mcfs_error *err);
+    void (*put_abort)(struct mcfs_object_store_put *p);
+
+    /* Reads len bytes at off; returns the count, short only at the end of the value, or -1
+     * (FILE_NOT_FOUND when the name is absent). */
+    ssize_t (*read)(struct mcfs_object_store *s, const char *name, uint64_t off, void *buf,
+                    size_t len, struct mcfs_error *err);
+
+    int (*stat)(struct mcfs_object_store *s, const char *name, struct mcfs_object_info *info,
+                struct mcfs_error *err);
+
+    /* Every name that starts with prefix. */
+    int (*list)(struct mcfs_object_store *s, const char *prefix, mcfs_object_list_fn fn, void *arg,
+                struct mcfs_error *err);
+
+    /* Removing an absent name is success. */
+    int (*remove)(struct mcfs_object_store *s, const char *name, struct mcfs_error *err);
+
+    void (*close)(struct mcfs_object_store *s);
+};
+
+/* Every store embeds this as its first member. */
+struct mcfs_object_store {
+    const struct mcfs_object_store_ops *ops;
+};
+
+#endif
