@@ -45,15 +45,20 @@ uint64_t mcfs_hash_libstdcxx(const void *data, size_t len)
     return shift_mix(hash);
 }
 
-uint32_t mcfs_shard_of(struct mcfs_slice tenant, struct mcfs_slice key)
+uint64_t mcfs_hash_tenant(struct mcfs_slice tenant, struct mcfs_slice key)
 {
-    if (mcfs_slice_eq(tenant, MCFS_SLICE_LITERAL(MCFS_DEFAULT_TENANT)))
-        return mcfs_hash_libstdcxx(key.data, key.len) % MCFS_SHARD_COUNT;
     char joined[MCFS_TENANT_MAX + 1 + MCFS_KEY_MAX];
     size_t tenant_len = tenant.len < MCFS_TENANT_MAX ? tenant.len : MCFS_TENANT_MAX;
     size_t key_len = key.len < MCFS_KEY_MAX ? key.len : MCFS_KEY_MAX;
     memcpy(joined, tenant.data, tenant_len);
     joined[tenant_len] = 0;
     memcpy(joined + tenant_len + 1, key.data, key_len);
-    return mcfs_hash_libstdcxx(joined, tenant_len + 1 + key_len) % MCFS_SHARD_COUNT;
+    return mcfs_hash_libstdcxx(joined, tenant_len + 1 + key_len);
+}
+
+uint32_t mcfs_shard_of(struct mcfs_slice tenant, struct mcfs_slice key)
+{
+    if (mcfs_slice_eq(tenant, MCFS_SLICE_LITERAL(MCFS_DEFAULT_TENANT)))
+        return mcfs_hash_libstdcxx(key.data, key.len) % MCFS_SHARD_COUNT;
+    return mcfs_hash_tenant(tenant, key) % MCFS_SHARD_COUNT;
 }

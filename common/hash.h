@@ -15,6 +15,9 @@ uint64_t mcfs_hash_seed(const void *data, size_t len, uint64_t seed);
  * directories, by it. */
 uint64_t mcfs_hash_libstdcxx(const void *data, size_t len);
 
+/* The same over tenant, 0x00, key: a storage key's hash. */
+uint64_t mcfs_hash_tenant(struct mcfs_slice tenant, struct mcfs_slice key);
+
 /* Shard of an object in the master's directory: Mooncake's rule for the default tenant; for other
  * tenants any stable choice is allowed, ours is the same hash over tenant, 0x00, key. */
 uint32_t mcfs_shard_of(struct mcfs_slice tenant, struct mcfs_slice key);

@@ -23,8 +23,15 @@
 #include <mooncakefs/error.h>
 #include <mooncakefs/object.h>
 
-struct mcfs_backend;
-struct mcfs_backend_reader;
+struct mcfs_backend_ops;
+
+/* Every store embeds this as its first member, and every reader the other. */
+struct mcfs_backend {
+    const struct mcfs_backend_ops *ops;
+};
+struct mcfs_backend_reader {
+    const struct mcfs_backend_ops *ops;
+};
 
 /* What a backend needs to open a directory.  Zero means "the default" for sizes and limits. */
 struct mcfs_backend_config {

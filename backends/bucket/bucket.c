@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "backends/bucket/bucket.h"
+
+#include "common/cleanup.h"
+#include "common/file.h"
+
+#include <fcntl.h>
+#include <inttypes.h>
+#include <sys/statvfs.h>
+
+static void set_defaults(struct mcfs_backend_config *c)
+{
+    if (!c->bucket_size_limit)
+        c->bucket_size_limit = 256ull << 20;
+    if (!c->bucket_keys_limit)
+        c->bucket_keys_limit = 500;
+    if (!c->single_object_min_bytes)
+        c->single_object_min_bytes = 1ull << 20;
+    if (c->eviction_policy && strcmp(c->eviction_policy, "none") == 0)
+        c->eviction_policy = NULL;
+}
+
+static void destroy(struct store *s)
+{
+    for (unsigned i = 0; i < INDEX_STRIPES; i++) {
+        mcfs_table_free(&s->stripes[i].table);
+        pthread_mutex_destroy(&s->stripes[i].lock);
+    }
+    while (s->buckets) {
+        struct bucket *b = s->buckets;
+        while (b->entries) {
+            struct entry *e = b->entries;
+            b->entries = e->after;
+            entry_free(e);
+        }
+        bucket_free(s, b);
+    }
+    free(s->dirty);
+    if (s->dir_fd >= 0)
+        close(s->dir_fd);
+    if (s->lock_fd >= 0)
+        close(s->lock_fd);
+    pthread_mutex_destroy(&s->lock);
+    pthread_mutex_destroy(&s->sync_lock);
+    pthread_mutex_destroy(&s->flusher_lock);
+    pthread_cond_destroy(&s->flusher_wake);
+    free(s->dir);
+    free(s);
+}
+
+static struct mcfs_backend *store_open(const struct mcfs_backend_config *config,
+                                       struct mcfs_backend_recovery *recovery,
+                                       struct mcfs_error *err)
+{
+    struct store *s = aligned_alloc(64, (sizeof(*s) + 63) & ~(size_t)63);
+    if (!s) {
+        mcfs_fail_errno(err, ENOMEM, "%s", config->dir);
+        return NULL;
+    }
+    memset(s, 0, sizeof(*s));
+    s->base.ops = &mcfs_bucket_ops;
+    s->config = *config;
+    s->dir_fd = s->lock_fd = -1;
+    set_defaults(&s->config);
+    pthread_mutex_init(&s->lock, NULL);
+    pthread_mutex_init(&s->sync_lock, NULL);
+    pthread_mutex_init(&s->flusher_lock, NULL);
+    pthread_cond_init(&s->flusher_wake, NULL);
+    for (unsigned i = 0; i < INDEX_STRIPES; i++) {
+        pthread_mutex_init(&s->stripes[i].lock, NULL);
+        s->stripes[i].table.hash = index_entry_hash;
+    }
+    int rc = 0;
+    if (s->config.eviction_policy)
+        rc = mcfs_fail(err, MCFS_INVALID_PARAMS,
+                       "eviction policy '%s' is not supported by the bucket store",
+                       s->config.eviction_policy);
+    if (rc == 0 && !config->read_only)
+        rc = mcfs_make_dirs(config->dir, 0755, err);
+    s->dir = realpath(config->dir, NULL);
+    s->config.dir = s->dir;
+    if (rc == 0 && (!s->dir || (s->dir_fd = open(s->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0))
+        rc = mcfs_fail_errno(err, errno, "%s", config->dir);
+    if (rc == 0 && !config->read_only && (s->lock_fd = mcfs_own_dir(s->dir, err)) < 0)
+        rc = -1;
+    if (rc || store_recover(s, recovery, err) || (!config->read_only && flusher_start(s, err))) {
+        destroy(s);
+        return NULL;
+    }
+    return &s->base;
+}
+
+/* Seals the open bucket and tells Mooncake what became of the others. */
+static int finish(struct store *s, struct mcfs_error *err)
+{
+    int rc = 0;
+    struct bucket *current;
+    {
+        MCFS_LOCK_SCOPE(&s->lock);
+        current = s->current;
+        s->current = NULL;
+    }
+    if (current) {
+        MCFS_LOCK_SCOPE(&current->lock);
+        bucket_seal(s, current);
+    }
+    for (struct bucket *b = s->buckets; b; b = b->next) {
+        MCFS_LOCK_SCOPE(&b->lock);
+        if (!b->removed && b->meta_stale && b->entries && bucket_write_meta(s, b, rc ? NULL : err))
+            rc = -1;
+    }
+    if (store_sync(&s->base, rc ? NULL : err))
+        rc = -1;
+    return rc;
+}
+
+static int store_close(struct mcfs_backend *b, struct mcfs_error *err)
+{
+    struct store *s = (struct store *)b;
+    flusher_stop(s);
+    int rc = s->config.read_only ? 0 : finish(s, err);
+    destroy(s);
+    return rc;
+}
+
+static int store_locate(struct mcfs_backend *b, struct mcfs_slice tenant, struct mcfs_slice key,
+                        uint64_t version, struct mcfs_backend_place *place, struct mcfs_error *err)
+{
+    struct store *s = (struct store *)b;
+    _cleanup_buf_ struct mcfs_buf name = MCFS_BUF_INIT;
+    if (storage_key(tenant, key, &name, err))
+        return -1;
+    struct mcfs_slice k = mcfs_slice(name.data, name.len);
+    struct index_stripe *stripe = index_stripe(s, k);
+    MCFS_LOCK_SCOPE(&stripe->lock);
+    struct entry *e = index_find(stripe, k, version);
+    if (!e)
+        return mcfs_fail(err, MCFS_REPLICA_IS_GONE, "%.*s: this version is not stored here",
+                         (int)MCFS_MIN(key.len, 160), key.data);
+    snprintf(place->file, sizeof(place->file), "%" PRIu64 ".bucket", e->bucket->id);
+    place->offset = e->offset;
+    place->length = e->size;
+    place->crc32c = e->crc32c;
+    place->has_crc = e->has_crc;
+    place->whole_file = e->bucket->single;
+    return 0;
+}
+
+static int store_scan(struct mcfs_backend *b, mcfs_backend_scan_fn fn, void *arg,
+                      struct mcfs_error *err)
+{
+    struct store *s = (struct store *)b;
+    (void)err;
+    for (unsigned i = 0; i < INDEX_STRIPES; i++) {
+        MCFS_LOCK_SCOPE(&s->stripes[i].lock);
+        const struct entry *e;
+        for (size_t k = 0; (e = mcfs_table_next(&s->stripes[i].table, &k));) {
+            const char *nul = memchr(e->key, 0, e->key_len);
+            size_t tenant_len = (size_t)(nul - e->key);
+            struct mcfs_object o = {.tenant = mcfs_slice(e->key, tenant_len),
+                                    .key = mcfs_slice(nul + 1, e->key_len - tenant_len - 1),
+                                    .version = e->version,
+                                    .size = e->size,
+                                    .attr = e->attr,
+                                    .crc32c = e->crc32c,
+                                    .has_crc = e->has_crc,
+                                    .data_type = e->data_type};
+            if (!fn(&o, arg))
+                return 0;
+        }
+    }
+    return 0;
+}
+
+static void store_stats(struct mcfs_backend *b, struct mcfs_backend_stats *out)
+{
+    struct store *s = (struct store *)b;
+    struct statvfs v;
+    uint64_t used = atomic_load(&s->used_bytes);
+    *out = (struct mcfs_backend_stats){.objects = atomic_load(&s->objects),
+                                       .object_bytes = atomic_load(&s->object_bytes),
+                                       .capacity_bytes = s->config.capacity_bytes,
+                                       .used_bytes = used,
+                                       .dead_bytes = atomic_load(&s->dead_bytes),
+                                       .buckets = atomic_load(&s->bucket_count),
+                                       .index_bytes = atomic_load(&s->index_bytes),
+                                       .puts = atomic_load(&s->puts),
+                                       .removes = atomic_load(&s->removes),
+                                       .reads = atomic_load(&s->reads),
+                                       .syncs = atomic_load(&s->syncs),
+                                       .checksum_errors = atomic_load(&s->checksum_errors)};
+    if (!out->capacity_bytes && fstatvfs(s->dir_fd, &v) == 0)
+        out->capacity_bytes = used + (uint64_t)v.f_bavail * v.f_frsize;
+    MCFS_LOCK_SCOPE(&s->lock);
+    out->open_buckets = s->current != NULL;
+}
+
+const struct mcfs_backend_ops mcfs_bucket_ops = {
+    .name = "bucket_storage_backend",
+    .open = store_open,
+    .put = store_put,
+    .reader_open = store_reader_open,
+    .reader_close = store_reader_close,
+    .reader_fd = store_reader_fd,
+    .reader_read = store_reader_read,
+    .reader_verify = store_reader_verify,
+    .remove = store_remove,
+    .rekey = store_rekey,
+    .set_attr = store_set_attr,
+    .locate = store_locate,
+    .scan = store_scan,
+    .sync = store_sync,
+    .stats = store_stats,
+    .close = store_close,
+};

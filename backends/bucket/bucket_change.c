@@ -1,0 +1,199 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What happens to objects that are stored: removal, another name, other attributes. */
+#include "backends/bucket/bucket.h"
+
+#include "common/cleanup.h"
+#include "common/log.h"
+
+#include <fcntl.h>
+#include <inttypes.h>
+
+#define BLOCK 4096ull
+
+static int gone(struct mcfs_slice key, struct mcfs_error *err)
+{
+    return mcfs_fail(err, MCFS_REPLICA_IS_GONE, "%.*s: this version is not stored here",
+                     (int)MCFS_MIN(key.len, 160), key.data);
+}
+
+/* The caller holds the bucket's lock. */
+static int append_record(struct store *s, struct bucket *b, const struct log_record *r,
+                         struct mcfs_error *err)
+{
+    _cleanup_buf_ struct mcfs_buf record = MCFS_BUF_INIT;
+    log_put_record(&record, r);
+    if (record.failed)
+        return mcfs_fail_errno(err, ENOMEM, "log of bucket %" PRIu64, b->id);
+    if (bucket_append_log(s, b, record.data, record.len, err))
+        return -1;
+    /* The .meta says something else now; it is written again at the latest when the store is
+     * closed. */
+    b->meta_stale |= r->type == LOG_DELETE || r->type == LOG_REKEY;
+    return 0;
+}
+
+void entry_reclaim(struct store *s, struct entry *e)
+{
+    struct bucket *b = e->bucket;
+    uint64_t from = e->offset - (e->key_inline ? e->key_len : 0), len = e->offset + e->size - from;
+    pthread_mutex_lock(&b->lock);
+    if (e->before)
+        e->before->after = e->after;
+    else
+        b->entries = e->after;
+    if (e->after)
+        e->after->before = e->before;
+    b->objects--;
+    b->live_bytes -= MCFS_MIN(b->live_bytes, len);
+    bool empty = b->objects == 0 && !b->is_open && !b->sealing && !b->writers;
+    uint64_t first = (from + BLOCK - 1) & ~(BLOCK - 1), last = (from + len) & ~(BLOCK - 1);
+    uint64_t freed = 0;
+    if (!empty && first < last && bucket_hold_data(s, b, NULL) == 0) {
+        if (fallocate(b->data_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)first,
+                      (off_t)(last - first)) == 0)
+            freed = last - first;
+        bucket_release_data(s, b);
+    }
+    if (empty) {
+        bucket_remove_files(s, b);
+        bucket_mark_dirty(s, b, false, false); /* the next sync frees it */
+        freed = len;
+    }
+    pthread_mutex_unlock(&b->lock);
+    atomic_fetch_sub(&s->used_bytes, freed);
+    atomic_fetch_add(&s->dead_bytes, len - MCFS_MIN(len, freed));
+    entry_free(e);
+}
+
+static int remove_one(struct store *s, struct mcfs_backend_name *n, struct mcfs_error *err)
+{
+    _cleanup_buf_ struct mcfs_buf key = MCFS_BUF_INIT;
+    if (s->config.read_only)
+        return mcfs_fail_errno(err, EROFS, "%s", s->dir);
+    if (storage_key(n->tenant, n->key, &key, err))
+        return -1;
+    struct mcfs_slice k = mcfs_slice(key.data, key.len);
+    struct index_stripe *stripe = index_stripe(s, k);
+    struct entry *e;
+    bool reclaim;
+    {
+        MCFS_LOCK_SCOPE(&stripe->lock);
+        e = index_find(stripe, k, n->version);
+        if (!e)
+            return 0;
+        struct log_record r = {.type = LOG_DELETE, .version = n->version, .key = k};
+        MCFS_LOCK_SCOPE(&e->bucket->lock);
+        if (append_record(s, e->bucket, &r, err))
+            return -1;
+        index_del(s, stripe, e);
+        e->dead = true;
+        reclaim = e->readers == 0;
+    }
+    atomic_fetch_add(&s->removes, 1);
+    if (reclaim)
+        entry_reclaim(s, e);
+    return 0;
+}
+
+size_t store_remove(struct mcfs_backend *b, struct mcfs_backend_name *names, size_t n)
+{
+    struct store *s = (struct store *)b;
+    size_t failed = 0;
+    for (size_t i = 0; i < n; i++) {
+        names[i].err = (struct mcfs_error)MCFS_ERROR_INIT;
+        failed += remove_one(s, &names[i], &names[i].err) != 0;
+    }
+    return failed;
+}
+
+static void lock_stripes(struct index_stripe *a, struct index_stripe *b)
+{
+    pthread_mutex_lock(a < b ? &a->lock : &b->lock);
+    if (a != b)
+        pthread_mutex_lock(a < b ? &b->lock : &a->lock);
+}
+
+static void unlock_stripes(struct index_stripe *a, struct index_stripe *b)
+{
+    pthread_mutex_unlock(&a->lock);
+    if (a != b)
+        pthread_mutex_unlock(&b->lock);
+}
+
+static int rekey_locked(struct store *s, struct index_stripe *from_stripe,
+                        struct index_stripe *to_stripe, struct log_record *r,
+                        struct mcfs_error *err)
+{
+    struct entry *e = index_find(from_stripe, r->key, r->version);
+    if (!e)
+        return index_find(to_stripe, r->new_key, r->new_version) ? 0 : gone(r->key, err);
+    char *key = malloc(r->new_key.len ? r->new_key.len : 1);
+    if (!key)
+        return mcfs_fail_errno(err, ENOMEM, "index");
+    MCFS_LOCK_SCOPE(&e->bucket->lock);
+    if (append_record(s, e->bucket, r, err)) {
+        free(key);
+        return -1;
+    }
+    memcpy(key, r->new_key.data, r->new_key.len);
+    index_del(s, from_stripe, e);
+    /* The bytes of the old name stay in front of the value; nobody reads them. */
+    if (e->key_inline && e->key_len != r->new_key.len)
+        e->key_inline = false;
+    free(e->key);
+    e->key = key;
+    e->key_len = (uint32_t)r->new_key.len;
+    e->version = r->new_version;
+    if (index_add(s, to_stripe, e) == 0)
+        return 0;
+    /* Out of memory in the middle: the log has the truth, and the next start finds it. */
+    e->dead = true;
+    return mcfs_fail_errno(err, ENOMEM, "index");
+}
+
+int store_rekey(struct mcfs_backend *b, struct mcfs_slice tenant, struct mcfs_slice from,
+                uint64_t from_version, struct mcfs_slice to, uint64_t to_version,
+                struct mcfs_error *err)
+{
+    struct store *s = (struct store *)b;
+    _cleanup_buf_ struct mcfs_buf old = MCFS_BUF_INIT, new = MCFS_BUF_INIT;
+    if (s->config.read_only)
+        return mcfs_fail_errno(err, EROFS, "%s", s->dir);
+    if (storage_key(tenant, from, &old, err) || storage_key(tenant, to, &new, err))
+        return -1;
+    struct log_record r = {.type = LOG_REKEY,
+                           .version = from_version,
+                           .new_version = to_version,
+                           .key = mcfs_slice(old.data, old.len),
+                           .new_key = mcfs_slice(new.data, new.len)};
+    struct index_stripe *x = index_stripe(s, r.key), *y = index_stripe(s, r.new_key);
+    lock_stripes(x, y);
+    int rc = rekey_locked(s, x, y, &r, err);
+    unlock_stripes(x, y);
+    return rc;
+}
+
+int store_set_attr(struct mcfs_backend *b, struct mcfs_slice tenant, struct mcfs_slice key,
+                   uint64_t version, const struct mcfs_attr *attr, struct mcfs_error *err)
+{
+    struct store *s = (struct store *)b;
+    _cleanup_buf_ struct mcfs_buf name = MCFS_BUF_INIT;
+    if (s->config.read_only)
+        return mcfs_fail_errno(err, EROFS, "%s", s->dir);
+    if (storage_key(tenant, key, &name, err))
+        return -1;
+    struct log_record r = {.type = LOG_ATTR,
+                           .version = version,
+                           .attr = *attr,
+                           .key = mcfs_slice(name.data, name.len)};
+    struct index_stripe *stripe = index_stripe(s, r.key);
+    MCFS_LOCK_SCOPE(&stripe->lock);
+    struct entry *e = index_find(stripe, r.key, version);
+    if (!e)
+        return gone(key, err);
+    MCFS_LOCK_SCOPE(&e->bucket->lock);
+    if (append_record(s, e->bucket, &r, err))
+        return -1;
+    e->attr = *attr;
+    return 0;
+}

@@ -1,0 +1,420 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "common/rpc/rpc.h"
+
+#include "common/cleanup.h"
+#include "common/log.h"
+#include "common/rpc/address.h"
+#include "common/rpc/conn.h"
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#define LISTENERS_MAX 8
+#define RECEIVE_BYTES (256u << 10) /* taken from one connection before the next has its turn */
+#define EVENTS_MAX 64
+#define REPLY_FLUSH (1u << 20) /* answers gathered before they are sent */
+
+struct loop {
+    struct mcfs_rpc_server *server;
+    pthread_t thread;
+    bool started;
+    int epoll_fd, wake_fd;
+    struct mcfs_rpc_conn
+        *conns; /* this loop's; loop thread only, others may only be added by accept */
+    pthread_mutex_t conns_lock; /* guards conns */
+    uint8_t *receive;
+    struct mcfs_buf reply;
+    _Atomic uint64_t requests;
+};
+
+struct listener {
+    int fd;
+    char *path; /* of a Unix socket, to be removed */
+    dev_t dev;
+    ino_t ino;
+};
+
+struct mcfs_rpc_server {
+    struct mcfs_rpc_server_config config;
+    struct listener listeners[LISTENERS_MAX];
+    unsigned listener_count;
+    struct loop *loops;
+    atomic_uint next_loop;
+    atomic_uint connections;
+    atomic_bool stopping;
+};
+
+struct mcfs_rpc_server *mcfs_rpc_server_new(const struct mcfs_rpc_server_config *config,
+                                            struct mcfs_error *err)
+{
+    struct mcfs_rpc_server *s = calloc(1, sizeof(*s));
+    if (!s || !(s->loops = calloc(config->threads ? config->threads : 1, sizeof(*s->loops)))) {
+        free(s);
+        mcfs_fail_errno(err, ENOMEM, "server");
+        return NULL;
+    }
+    s->config = *config;
+    if (!s->config.threads)
+        s->config.threads = 1;
+    if (!s->config.connections_max)
+        s->config.connections_max = 60000;
+    if (!s->config.frame_max)
+        s->config.frame_max = MCFS_RPC_FRAME_MAX;
+    for (uint32_t i = 0; i < s->config.threads; i++) {
+        s->loops[i].epoll_fd = s->loops[i].wake_fd = -1;
+        s->loops[i].server = s;
+        pthread_mutex_init(&s->loops[i].conns_lock, NULL);
+    }
+    return s;
+}
+
+/* A socket file without a listener behind it is what a killed server left. */
+static int remove_stale_socket(const char *address, const struct rpc_address *a,
+                               struct mcfs_error *err)
+{
+    const char *path = ((const struct sockaddr_un *)&a->addr)->sun_path;
+    struct stat st;
+    if (lstat(path, &st))
+        return 0;
+    if (!S_ISSOCK(st.st_mode))
+        return mcfs_fail(err, MCFS_INVALID_PARAMS, "%s is there and is not a socket", path);
+    _cleanup_fd_ int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd >= 0 && (connect(fd, (const struct sockaddr *)&a->addr, a->len) == 0 || errno == EAGAIN))
+        return mcfs_fail_errno(err, EADDRINUSE, "%s", address);
+    if (unlink(path) && errno != ENOENT)
+        return mcfs_fail_errno(err, errno, "%s", path);
+    return 0;
+}
+
+int mcfs_rpc_server_listen(struct mcfs_rpc_server *s, const char *address, uint16_t *port,
+                           struct mcfs_error *err)
+{
+    struct rpc_address a;
+    if (rpc_address_parse(address, &a, err))
+        return -1;
+    if (s->listener_count == LISTENERS_MAX)
+        return mcfs_fail(err, MCFS_INVALID_PARAMS, "%s: more than %d listeners", address,
+                         LISTENERS_MAX);
+    bool is_unix = a.addr.ss_family == AF_UNIX;
+    if (is_unix && remove_stale_socket(address, &a, err))
+        return -1;
+    _cleanup_fd_ int fd = socket(a.addr.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int one = 1;
+    if (fd < 0)
+        return mcfs_fail_errno(err, errno, "%s", address);
+    if (!is_unix)
+        setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+    if (bind(fd, (struct sockaddr *)&a.addr, a.len) || listen(fd, 1024))
+        return mcfs_fail_errno(err, errno, "%s", address);
+
+    struct listener *l = &s->listeners[s->listener_count];
+    *l = (struct listener){.fd = fd};
+    if (is_unix) {
+        const char *path = ((struct sockaddr_un *)&a.addr)->sun_path;
+        struct stat st;
+        if (!(l->path = strdup(path)) || lstat(path, &st))
+            return mcfs_fail_errno(err, errno, "%s", address);
+        l->dev = st.st_dev;
+        l->ino = st.st_ino;
+    } else if (port) {
+        socklen_t len = sizeof(a.addr);
+        getsockname(fd, (struct sockaddr *)&a.addr, &len);
+        *port = ntohs(a.addr.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&a.addr)->sin6_port
+                                                   : ((struct sockaddr_in *)&a.addr)->sin_port);
+    }
+    s->listener_count++;
+    mcfs_steal_fd(&fd);
+    return 0;
+}
+
+static void drop_conn(struct loop *l, struct mcfs_rpc_conn *c)
+{
+    {
+        MCFS_LOCK_SCOPE(&l->conns_lock);
+        if (c->prev)
+            c->prev->next = c->next;
+        else
+            l->conns = c->next;
+        if (c->next)
+            c->next->prev = c->prev;
+    }
+    epoll_ctl(l->epoll_fd, EPOLL_CTL_DEL, c->fd, NULL);
+    shutdown(c->fd, SHUT_RDWR);
+    conn_shut(c);
+    if (l->server->config.disconnected)
+        l->server->config.disconnected(l->server->config.arg, c);
+    atomic_fetch_sub(&l->server->connections, 1);
+    mcfs_rpc_conn_unref(c);
+}
+
+static void accept_one(struct mcfs_rpc_server *s, int fd)
+{
+    int one = 1;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one)); /* no effect on Unix sockets */
+    struct mcfs_rpc_conn *c = calloc(1, sizeof(*c));
+    if (!c || atomic_load(&s->connections) >= s->config.connections_max) {
+        free(c);
+        close(fd);
+        return;
+    }
+    struct loop *l = &s->loops[atomic_fetch_add(&s->next_loop, 1) % s->config.threads];
+    c->fd = fd;
+    c->epoll_fd = l->epoll_fd;
+    c->events = EPOLLIN;
+    atomic_init(&c->refs, 1);
+    pthread_mutex_init(&c->out_lock, NULL);
+    atomic_fetch_add(&s->connections, 1);
+    {
+        MCFS_LOCK_SCOPE(&l->conns_lock);
+        c->next = l->conns;
+        if (c->next)
+            c->next->prev = c;
+        l->conns = c;
+    }
+    struct epoll_event ev = {.events = EPOLLIN, .data.ptr = c};
+    if (epoll_ctl(l->epoll_fd, EPOLL_CTL_ADD, fd, &ev))
+        mcfs_warning("epoll: %s", strerror(errno));
+}
+
+static void accept_all(struct mcfs_rpc_server *s, int listener)
+{
+    for (;;) {
+        int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (fd >= 0) {
+            accept_one(s, fd);
+        } else if (errno == EMFILE || errno == ENFILE || errno == ENOMEM) {
+            /* Out of descriptors: the backlog waits; without a pause the loop would spin on it. */
+            usleep(10000);
+            return;
+        } else if (errno != EINTR && errno != ECONNABORTED) {
+            return;
+        }
+    }
+}
+
+static void put_error(struct mcfs_buf *b, const struct mcfs_error *e)
+{
+    mp_put_array(b, 3);
+    mp_put_int(b, e->code);
+    mp_put_int(b, e->errnum);
+    mp_put_cstr(b, e->msg);
+    mp_put_nil(b);
+}
+
+/* Answers one request into the loop's reply buffer.  Returns -1 when the connection must end. */
+static int answer(struct loop *l, struct mcfs_rpc_conn *c, const struct mcfs_rpc_message *m)
+{
+    struct mcfs_rpc_server *s = l->server;
+    struct mcfs_error e = MCFS_ERROR_INIT;
+    struct mcfs_rpc_request r = {.conn = c,
+                                 .method = m->method,
+                                 .params = mp_reader(m->body.data, m->body.len),
+                                 .result = &l->reply,
+                                 .file = {.fd = -1}};
+    mp_read_array(&r.params, &r.params_count);
+    if (m->kind == 0) {
+        mp_put_array(&l->reply, 4);
+        mp_put_uint(&l->reply, 1);
+        mp_put_uint(&l->reply, m->msgid);
+    }
+    size_t at = l->reply.len;
+    mp_put_nil(&l->reply);
+    int rc = s->config.handler(s->config.arg, &r, &e);
+    atomic_fetch_add_explicit(&l->requests, 1, memory_order_relaxed);
+    if (m->kind == 2) {
+        l->reply.len = at;
+        return 0;
+    }
+    if (rc == 0 && l->reply.failed) {
+        mcfs_buf_free(&l->reply);
+        return -1;
+    }
+    if (rc) {
+        l->reply.len = at;
+        put_error(&l->reply, &e);
+    }
+    if (r.file.fd >= 0) {
+        rc = conn_send(c, l->reply.data, l->reply.len, &r.file);
+        mcfs_buf_reset(&l->reply);
+        return rc;
+    }
+    return 0;
+}
+
+static int send_replies(struct loop *l, struct mcfs_rpc_conn *c)
+{
+    int rc = l->reply.len ? conn_send(c, l->reply.data, l->reply.len, NULL) : 0;
+    if (l->reply.cap > 4 * REPLY_FLUSH)
+        mcfs_buf_free(&l->reply);
+    mcfs_buf_reset(&l->reply);
+    return rc;
+}
+
+/* Answers every whole frame in data; *taken gets the bytes used. */
+static int answer_all(struct loop *l, struct mcfs_rpc_conn *c, const uint8_t *data, size_t len,
+                      size_t *taken)
+{
+    *taken = 0;
+    while (*taken < len) {
+        struct mcfs_rpc_message m;
+        int64_t n = mp_scan(&c->scan, data + *taken, len - *taken, l->server->config.frame_max);
+        if (n == 0)
+            break;
+        if (n < 0 || mcfs_rpc_parse(data + *taken, (size_t)n, &m) || m.kind == 1)
+            return -1;
+        c->scan = (struct mp_scan){0};
+        *taken += (size_t)n;
+        if (answer(l, c, &m) || (l->reply.len > REPLY_FLUSH && send_replies(l, c)))
+            return -1;
+    }
+    return 0;
+}
+
+static int on_readable(struct loop *l, struct mcfs_rpc_conn *c)
+{
+    bool pieces = c->in.len > 0;
+    uint8_t *to = pieces ? mcfs_buf_reserve(&c->in, RECEIVE_BYTES) : l->receive;
+    if (!to)
+        return -1;
+    ssize_t n = recv(c->fd, to, RECEIVE_BYTES, MSG_DONTWAIT);
+    if (n < 0)
+        return errno == EAGAIN || errno == EINTR ? 0 : -1;
+    if (n == 0)
+        return -1;
+    const uint8_t *data = to;
+    size_t len = (size_t)n, taken;
+    if (pieces) {
+        c->in.len += (size_t)n;
+        data = c->in.data;
+        len = c->in.len;
+    }
+    int rc = answer_all(l, c, data, len, &taken);
+    if (rc) {
+        send_replies(l, c);
+        return -1;
+    }
+    if (taken == len) {
+        mcfs_buf_free(&c->in);
+    } else if (!pieces) {
+        mcfs_buf_append(&c->in, data + taken, len - taken);
+    } else if (taken) {
+        memmove(c->in.data, c->in.data + taken, len - taken);
+        c->in.len = len - taken;
+    }
+    return c->in.failed ? -1 : send_replies(l, c);
+}
+
+static void *loop_main(void *arg)
+{
+    struct loop *l = arg;
+    struct mcfs_rpc_server *s = l->server;
+    struct epoll_event events[EVENTS_MAX];
+    while (!atomic_load(&s->stopping)) {
+        int n = epoll_wait(l->epoll_fd, events, EVENTS_MAX, -1);
+        for (int i = 0; i < n; i++) {
+            struct listener *listener = NULL;
+            for (unsigned k = 0; k < s->listener_count; k++)
+                if (events[i].data.ptr == &s->listeners[k])
+                    listener = &s->listeners[k];
+            if (listener) {
+                accept_all(s, listener->fd);
+                continue;
+            }
+            struct mcfs_rpc_conn *c = events[i].data.ptr;
+            if (!c)
+                continue; /* woken up to stop */
+            int rc = events[i].events & EPOLLOUT ? conn_flush(c) : 0;
+            if (rc == 0 && events[i].events & EPOLLIN)
+                rc = on_readable(l, c);
+            else if (rc == 0 && events[i].events & (EPOLLHUP | EPOLLERR))
+                rc = -1;
+            if (rc)
+                drop_conn(l, c);
+        }
+    }
+    while (l->conns)
+        drop_conn(l, l->conns);
+    return NULL;
+}
+
+int mcfs_rpc_server_start(struct mcfs_rpc_server *s, struct mcfs_error *err)
+{
+    for (uint32_t i = 0; i < s->config.threads; i++) {
+        struct loop *l = &s->loops[i];
+        struct epoll_event wake = {.events = EPOLLIN};
+        l->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+        l->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+        l->receive = malloc(RECEIVE_BYTES);
+        if (l->epoll_fd < 0 || l->wake_fd < 0 || !l->receive ||
+            epoll_ctl(l->epoll_fd, EPOLL_CTL_ADD, l->wake_fd, &wake))
+            return mcfs_fail_errno(err, errno, "event loop");
+    }
+    for (unsigned k = 0; k < s->listener_count; k++) {
+        struct epoll_event ev = {.events = EPOLLIN, .data.ptr = &s->listeners[k]};
+        if (epoll_ctl(s->loops[0].epoll_fd, EPOLL_CTL_ADD, s->listeners[k].fd, &ev))
+            return mcfs_fail_errno(err, errno, "event loop");
+    }
+    for (uint32_t i = 0; i < s->config.threads; i++) {
+        int rc = pthread_create(&s->loops[i].thread, NULL, loop_main, &s->loops[i]);
+        if (rc)
+            return mcfs_fail_errno(err, rc, "event loop thread");
+        s->loops[i].started = true;
+    }
+    return 0;
+}
+
+void mcfs_rpc_server_stop(struct mcfs_rpc_server *s)
+{
+    if (!s)
+        return;
+    atomic_store(&s->stopping, true);
+    for (uint32_t i = 0; i < s->config.threads; i++) {
+        struct loop *l = &s->loops[i];
+        uint64_t one = 1;
+        if (l->started && write(l->wake_fd, &one, sizeof(one)) == sizeof(one))
+            pthread_join(l->thread, NULL);
+        if (l->epoll_fd >= 0)
+            close(l->epoll_fd);
+        if (l->wake_fd >= 0)
+            close(l->wake_fd);
+        free(l->receive);
+        mcfs_buf_free(&l->reply);
+        pthread_mutex_destroy(&l->conns_lock);
+    }
+    for (unsigned k = 0; k < s->listener_count; k++) {
+        struct listener *l = &s->listeners[k];
+        struct stat st;
+        close(l->fd);
+        /* Only our own socket: another server may have taken the name over. */
+        if (l->path && lstat(l->path, &st) == 0 && st.st_dev == l->dev && st.st_ino == l->ino)
+            unlink(l->path);
+        free(l->path);
+    }
+    free(s->loops);
+    free(s);
+}
+
+void mcfs_rpc_server_forget_in_child(struct mcfs_rpc_server *s)
+{
+    for (unsigned k = 0; k < s->listener_count; k++)
+        close(s->listeners[k].fd);
+    for (uint32_t i = 0; i < s->config.threads; i++) {
+        for (struct mcfs_rpc_conn *c = s->loops[i].conns; c; c = c->next)
+            close(c->fd);
+        close(s->loops[i].epoll_fd);
+        close(s->loops[i].wake_fd);
+    }
+}
+
+void mcfs_rpc_server_counts(struct mcfs_rpc_server *s, uint64_t *connections, uint64_t *requests)
+{
+    *connections = atomic_load(&s->connections);
+    *requests = 0;
+    for (uint32_t i = 0; i < s->config.threads; i++)
+        *requests += atomic_load(&s->loops[i].requests);
+}

@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef MCFS_FS_FS_H
+#define MCFS_FS_FS_H
+
+/*
+ * The mount: what its parts share.
+ *
+ * An inode of the kernel (a nodeid) stands for one version of an object, not for a name.  A new
+ * version has a new nodeid, so pages in the kernel's cache never go stale, an open reader keeps the
+ * pages of what it opened, and a look-up after the lease finds either the same nodeid or another
+ * one.  What is being written has a nodeid of its own (INODE_WRITER) that only the writing process
+ * is led to, so that nobody else sees unpublished bytes or sizes. st_ino is a hash of tenant and
+ * key, the same for all of them.
+ */
+
+#define FUSE_USE_VERSION 314
+#include <fuse_lowlevel.h>
+
+#include "fs/inode.h"
+#include "fs/local_dirs.h"
+#include "fs/node/node.h"
+#include "fs/options.h"
+#include "fs/temp_names.h"
+
+#include <stdatomic.h>
+
+struct fs {
+    struct mount_options *options;
+    struct node *node;
+    struct fuse_session *session;
+    struct inode_table *inodes;
+    struct local_dirs *dirs;
+    struct temp_names *temps;
+    char *staging_dir;
+    uint64_t staging_memory_max;
+    pthread_mutex_t claims_lock;
+    struct claim {
+        struct inode *inode;
+        int64_t made_ms;
+    } claims[256];
+    atomic_bool mounted;  /* the kernel talks to us */
+    atomic_bool no_epoch; /* the kernel cannot drop all names at once */
+    int64_t started_ns;
+    struct fs_counters {
+        _Atomic uint64_t lookups, opens, reads, read_bytes, writes, write_bytes, commits,
+            commit_bytes, unlinks, renames, readdirs, recalls, errors;
+    } counters;
+};
+
+static inline struct fs *fs_of(fuse_req_t req)
+{
+    return fuse_req_userdata(req);
+}
+
+/* Interruptible waiting for one request; fs_cancel_end before the reply is sent. */
+struct fs_cancel {
+    struct mcfs_cancel cancel;
+    fuse_req_t req;
+};
+void fs_cancel_begin(struct fs_cancel *c, fuse_req_t req);
+void fs_cancel_end(struct fs_cancel *c);
+
+/* Replies with an error's errno, and logs those that a user should hear of. */
+void fs_reply_error(fuse_req_t req, const struct mcfs_error *err);
+
+/* The attributes that stat shows of an inode. */
+void fs_fill_stat(struct fs *fs, const struct inode *inode, struct stat *st);
+
+/* Modes and owners as the mount's options bend them. */
+void fs_apply_options(const struct fs *fs, struct stat *st);
+
+/* Milliseconds to seconds, cut to -o attr_timeout. */
+double fs_timeout(const struct fs *fs, uint64_t ms);
+
+/* Stable inode number of a key (or directory) of a tenant. */
+uint64_t fs_ino(struct mcfs_slice tenant, struct mcfs_slice key, bool is_dir);
+
+/* How long a directory's name may be cached: nobody leases directories, so only while no other node
+ * is there. */
+double fs_dir_timeout(const struct fs *fs);
+
+/* Fills in a reply for an inode of which the caller holds a kernel reference. */
+void fs_fill_entry(struct fs *fs, struct inode *inode, double timeout, struct fuse_entry_param *e);
+
+extern const struct fuse_lowlevel_ops fs_operations;
+
+/* ---- operations, by file ---- */
+
+/* lookup.c */
+void fs_lookup(fuse_req_t req, fuse_ino_t parent, const char *name);
+void fs_forget(fuse_req_t req, fuse_ino_t ino, uint64_t nlookup);
+void fs_forget_multi(fuse_req_t req, size_t count, struct fuse_forget_data *forgets);
+void fs_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
+
+/* What a name in a directory of keys is, for lookup and readdirplus.  0 or an errno; *e is filled
+ * in. */
+int fs_resolve(struct fs *fs, struct inode *parent, const char *name, int pid,
+               const struct mcfs_cancel *cancel, struct fuse_entry_param *e,
+               struct mcfs_error *err);
+
+/* setattr.c */
+void fs_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr, int to_set,
+                struct fuse_file_info *fi);
+
+/* open.c */
+void fs_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
+void fs_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,
+               struct fuse_file_info *fi);
+void fs_mknod(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode, dev_t rdev);
+void fs_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
+void fs_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
+void fs_fsync(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_file_info *fi);
+
+/* io.c */
+void fs_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi);
+void fs_write_buf(fuse_req_t req, fuse_ino_t ino, struct fuse_bufvec *in, off_t off,
+                  struct fuse_file_info *fi);
+void fs_lseek(fuse_req_t req, fuse_ino_t ino, off_t off, int whence, struct fuse_file_info *fi);
+
+/* names.c */
+void fs_unlink(fuse_req_t req, fuse_ino_t parent, const char *name);
+void fs_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode);
+void fs_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name);
+void fs_rename(fuse_req_t req, fuse_ino_t parent, const char *name, fuse_ino_t newparent,
+               const char *newname, unsigned flags);
+void fs_link(fuse_req_t req, fuse_ino_t ino, fuse_ino_t newparent, const char *newname);
+void fs_symlink(fuse_req_t req, const char *link, fuse_ino_t parent, const char *name);
+
+/* readdir.c */
+void fs_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
+void fs_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi);
+void fs_readdirplus(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
+                    struct fuse_file_info *fi);
+void fs_releasedir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
+
+/* xattr.c */
+void fs_getxattr(fuse_req_t req, fuse_ino_t ino, const char *name, size_t size);
+void fs_listxattr(fuse_req_t req, fuse_ino_t ino, size_t size);
+void fs_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const char *value, size_t size,
+                 int flags);
+void fs_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name);
+
+/* statfs.c */
+void fs_statfs(fuse_req_t req, fuse_ino_t ino);
+
+/* invalidate.c: the mount's part in recalls. */
+void fs_recall(void *arg, struct mcfs_slice tenant, struct mcfs_slice key, uint64_t version);
+void fs_session_lost(void *arg);
+
+/* writer.c: publishing what was written.  The caller holds the writer's lock. */
+int writer_commit(struct fs *fs, struct inode *w, bool sync, const struct mcfs_cancel *cancel,
+                  struct mcfs_error *err);
+/* Its last handle is gone and nothing is unpublished: it is the object that it was published as
+ * from now on. */
+void writer_finish(struct fs *fs, struct inode *w);
+/* A writer inode for a key; base (may be NULL) is the object that it starts from. */
+struct inode *writer_new(struct fs *fs, struct mcfs_slice tenant, struct mcfs_slice key, int pid,
+                         const struct inode *base, const struct mcfs_cancel *cancel,
+                         struct mcfs_error *err);
+
+/* claims.c: writers made for a process that the kernel will send again in a moment (ESTALE makes it
+ * look the name up anew).  A claim holds a reference; one that nobody takes within seconds is
+ * dropped. */
+void claim_add(struct fs *fs, struct inode *w);
+void claim_take(struct fs *fs, struct inode *w);
+void claims_sweep(struct fs *fs, bool all);
+
+/* views.c: the trees that are not keys: root, tenants/, snapshots/, .mooncakefs/. */
+int view_lookup(struct fs *fs, struct inode *parent, const char *name,
+                const struct mcfs_cancel *cancel, struct fuse_entry_param *e,
+                struct mcfs_error *err);
+/* Calls emit for each name. */
+int view_list(struct fs *fs, struct inode *dir,
+              void (*emit)(const char *name, enum inode_kind kind, uint64_t size, int64_t mtime_ns,
+                           void *arg),
+              void *arg, const struct mcfs_cancel *cancel, struct mcfs_error *err);
+/* The content of a control file, malloc'ed; its length or -1. */
+int64_t view_control_content(struct fs *fs, const struct inode *inode, char **data,
+                             struct mcfs_error *err);
+void fs_readlink(fuse_req_t req, fuse_ino_t ino);
+
+#endif

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef MCFS_FS_HANDLE_H
+#define MCFS_FS_HANDLE_H
+
+/* An open file. */
+
+#include "fs/fs.h"
+
+struct handle {
+    struct fs *fs;
+    struct inode *inode;           /* reference held */
+    struct replica_reader *reader; /* FILE: the version's bytes */
+    char *content;                 /* control files: what they said at open */
+    int64_t content_len;
+    bool staged; /* counts in the inode's `opens`; reads and writes go to its staging */
+    bool writable;
+    int pid; /* thread that opened it */
+};
+
+static inline struct handle *handle_of(const struct fuse_file_info *fi)
+{
+    return (struct handle *)(uintptr_t)fi->fh;
+}
+
+#endif

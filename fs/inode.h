@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef MCFS_FS_INODE_H
+#define MCFS_FS_INODE_H
+
+/*
+ * What the kernel knows by a nodeid.  An inode lives while the kernel refers to it (look-ups not
+ * yet forgotten) or the daemon does (open handles, an operation under way).
+ *
+ * Locks: the table's stripe guards counts, names and the table's links; an inode's own lock guards
+ * the rest of what may change and is taken first.
+ */
+
+#include "fs/staging.h"
+#include <mooncakefs/object.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+enum inode_kind {
+    INODE_ROOT,
+    INODE_DIR,       /* of keys: keys/, tenants/<t>/ and everything below */
+    INODE_FILE,      /* one version of an object */
+    INODE_WRITER,    /* an object being written */
+    INODE_TEMP,      /* a temporary name, private to this mount */
+    INODE_TENANTS,   /* tenants/ */
+    INODE_SNAPSHOTS, /* snapshots/ */
+    INODE_SNAPSHOT,  /* snapshots/<id>/ */
+    INODE_SNAPFILE,  /* a file in it */
+    INODE_LATEST,    /* snapshots/latest */
+    INODE_CONTROL,   /* .mooncakefs/ */
+    INODE_CONTROL_FILE,
+};
+
+/* An inode's name.  Renaming puts another in its place; the old one lives as long as the inode, for
+ * those who are reading it. */
+struct inode_name {
+    struct inode_name *older;
+    struct mcfs_slice tenant; /* "" outside of keys */
+    struct mcfs_slice
+        key; /* DIR: prefix of its children's keys; SNAPSHOT: id; *FILE: key or name */
+    char bytes[];
+};
+
+struct inode {
+    enum inode_kind kind;
+    uint64_t kernel_refs; /* look-ups to be forgotten */
+    uint32_t refs;        /* of the daemon */
+    bool linked;          /* found by the table */
+    struct inode *next;   /* with the same name: other versions and writers */
+    _Atomic(struct inode_name *) name;
+    atomic_uint stripe; /* of the table, by the name */
+    uint64_t version;   /* FILE; 0 elsewhere */
+
+    pthread_mutex_t lock;
+    uint64_t size;
+    struct mcfs_attr attr;
+    int64_t lease_until_ms; /* mcfs_mono_ms() time */
+    int64_t atime_ns;
+    bool gone; /* unlinked or replaced while in use */
+
+    /* WRITER and TEMP */
+    struct staging *staging;
+    int pid;        /* thread that opened it */
+    uint32_t opens; /* handles on it */
+    bool dirty;     /* holds what is not published */
+    bool claimed;   /* made for an open or truncate that comes back in a moment */
+    bool no_replace;
+    uint64_t published; /* version that it was last published as, 0: never */
+};
+
+struct inode_table;
+
+struct inode_table *inode_table_new(void);
+void inode_table_free(struct inode_table *t);
+
+struct inode *inode_root(struct inode_table *t);
+
+/* The inode with this identity, made when it is new; its daemon reference count is raised.  `init`
+ * (may be NULL) fills in a new one before others can find it.  NULL without memory. */
+struct inode *inode_get(struct inode_table *t, enum inode_kind kind, struct mcfs_slice tenant,
+                        struct mcfs_slice key, uint64_t version,
+                        void (*init)(struct inode *inode, void *arg), void *arg);
+
+/* A new one that is not yet in the table under a version (writers). */
+struct inode *inode_make(struct inode_table *t, enum inode_kind kind, struct mcfs_slice tenant,
+                         struct mcfs_slice key);
+
+/* The inode if it is there; daemon reference raised. */
+struct inode *inode_find(struct inode_table *t, enum inode_kind kind, struct mcfs_slice tenant,
+                         struct mcfs_slice key, uint64_t version);
+
+/* A writer of a key with something unpublished (or just claimed) that belongs to the process of
+ * thread `pid`; pid 0: to any. */
+struct inode *inode_find_writer(struct inode_table *t, struct mcfs_slice tenant,
+                                struct mcfs_slice key, int pid);
+
+/* Calls fn for each inode of a key (its own lock is not held, the stripe's is). */
+void inode_for_key(struct inode_table *t, struct mcfs_slice tenant, struct mcfs_slice key,
+                   void (*fn)(struct inode *inode, void *arg), void *arg);
+
+/* Calls fn for every inode, a daemon reference held, no lock held. */
+void inode_for_all(struct inode_table *t, void (*fn)(struct inode *inode, void *arg), void *arg);
+
+/* Gives an inode another identity (kind, key, version) in one step. */
+int inode_rename(struct inode_table *t, struct inode *inode, enum inode_kind kind,
+                 struct mcfs_slice key, uint64_t version);
+
+/* Takes it out of the table: nobody finds it by name any more. */
+void inode_unlink(struct inode_table *t, struct inode *inode);
+
+/* The kernel has got a reference with a reply; turns a daemon reference into it. */
+void inode_give_to_kernel(struct inode_table *t, struct inode *inode);
+void inode_forget(struct inode_table *t, struct inode *inode, uint64_t count);
+
+struct inode *inode_ref(struct inode_table *t, struct inode *inode);
+void inode_unref(struct inode_table *t, struct inode *inode);
+
+uint64_t inode_count(struct inode_table *t);
+
+static inline struct mcfs_slice inode_tenant(const struct inode *inode)
+{
+    return atomic_load(&inode->name)->tenant;
+}
+
+static inline struct mcfs_slice inode_key(const struct inode *inode)
+{
+    return atomic_load(&inode->name)->key;
+}
+
+static inline uint64_t inode_nodeid(const struct inode *inode)
+{
+    return inode->kind == INODE_ROOT ? 1 : (uint64_t)(uintptr_t)inode;
+}
+
+static inline struct inode *inode_from(struct inode_table *t, uint64_t nodeid)
+{
+    return nodeid == 1 ? inode_root(t) : (struct inode *)(uintptr_t)nodeid;
+}
+
+static inline bool inode_is_dir(const struct inode *inode)
+{
+    switch (inode->kind) {
+    case INODE_ROOT:
+    case INODE_DIR:
+    case INODE_TENANTS:
+    case INODE_SNAPSHOTS:
+    case INODE_SNAPSHOT:
+    case INODE_CONTROL:
+        return true;
+    default:
+        return false;
+    }
+}
+
+#endif

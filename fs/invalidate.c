@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The mount's part in recalls: to stop the kernel from answering out of its caches.  Attributes are
+ * dropped by inode. Names are dropped all at once, by a new epoch, where the kernel has that
+ * (Linux 6.16): dropping one name needs its directory's lock, which an unlink that is itself
+ * waiting for another mount may hold.
+ */
+#include "fs/fs.h"
+
+#include "common/cleanup.h"
+#include "common/log.h"
+#include "fs/namespace.h"
+
+#include <linux/fuse.h>
+#include <unistd.h>
+
+#define NOTIFY_INC_EPOCH 8 /* enum fuse_notify_code, protocol 7.44 */
+
+/* Returns 0, or -1 where the kernel does not know it. */
+static int new_epoch(struct fs *fs)
+{
+    struct fuse_out_header out = {.len = sizeof(out), .error = NOTIFY_INC_EPOCH, .unique = 0};
+    if (atomic_load(&fs->no_epoch))
+        return -1;
+    if (write(fuse_session_fd(fs->session), &out, sizeof(out)) == sizeof(out))
+        return 0;
+    atomic_store(&fs->no_epoch, true);
+    return -1;
+}
+
+static void drop_name(struct fs *fs, struct mcfs_slice tenant, struct mcfs_slice key)
+{
+    const char *slash = memrchr(key.data, '/', key.len);
+    size_t dir = slash ? (size_t)(slash - key.data) + 1 : 0;
+    struct inode *parent = inode_find(fs->inodes, INODE_DIR, tenant, mcfs_slice(key.data, dir), 0);
+    if (!parent)
+        return;
+    _cleanup_buf_ struct mcfs_buf name = MCFS_BUF_INIT;
+    namespace_encode(mcfs_slice(key.data + dir, key.len - dir), &name);
+    if (!name.failed)
+        fuse_lowlevel_notify_inval_entry(fs->session, inode_nodeid(parent), (char *)name.data,
+                                         name.len);
+    inode_unref(fs->inodes, parent);
+}
+
+static void end_lease(struct fs *fs, struct inode *inode)
+{
+    inode->lease_until_ms = 0;
+    /* A negative offset: attributes only.  The pages are this version's for ever. */
+    fuse_lowlevel_notify_inval_inode(fs->session, inode_nodeid(inode), -1, 0);
+}
+
+void fs_recall(void *arg, struct mcfs_slice tenant, struct mcfs_slice key, uint64_t version)
+{
+    struct fs *fs = arg;
+    atomic_fetch_add_explicit(&fs->counters.recalls, 1, memory_order_relaxed);
+    if (!atomic_load(&fs->mounted))
+        return;
+    struct inode *inode = inode_find(fs->inodes, INODE_FILE, tenant, key, version);
+    if (inode)
+        end_lease(fs, inode);
+    inode_unref(fs->inodes, inode);
+    if (new_epoch(fs))
+        drop_name(fs, tenant, key);
+}
+
+static void end_any_lease(struct inode *inode, void *arg)
+{
+    struct fs *fs = arg;
+    if (inode->kind != INODE_FILE)
+        return;
+    end_lease(fs, inode);
+    if (atomic_load(&fs->no_epoch))
+        drop_name(fs, inode_tenant(inode), inode_key(inode));
+}
+
+void fs_session_lost(void *arg)
+{
+    struct fs *fs = arg;
+    if (!atomic_load(&fs->mounted))
+        return;
+    new_epoch(fs);
+    inode_for_all(fs->inodes, end_any_lease, fs);
+}

@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Changing objects: the node's store and the master's directory, in an order in which a crash never
+ * leaves a visible name without its bytes. */
+#include "fs/node/node_private.h"
+
+#include "common/cleanup.h"
+#include "common/clock.h"
+#include "common/hash.h"
+#include "common/log.h"
+
+#include <poll.h>
+
+#define LEASE_POLL_FIRST_MS 1
+#define LEASE_POLL_MAX_MS 50
+
+static pthread_mutex_t *commit_lock(struct node *n, struct mcfs_slice key)
+{
+    return &n->commit_locks[mcfs_hash(key.data, key.len) % COMMIT_LOCKS];
+}
+
+/* Locks one or two keys in a fixed order. */
+static void lock_keys(struct node *n, struct mcfs_slice a, struct mcfs_slice b)
+{
+    pthread_mutex_t *x = commit_lock(n, a), *y = commit_lock(n, b);
+    pthread_mutex_lock(x < y ? x : y);
+    if (x != y)
+        pthread_mutex_lock(x < y ? y : x);
+}
+
+static void unlock_keys(struct node *n, struct mcfs_slice a, struct mcfs_slice b)
+{
+    pthread_mutex_t *x = commit_lock(n, a), *y = commit_lock(n, b);
+    pthread_mutex_unlock(x);
+    if (x != y)
+        pthread_mutex_unlock(y);
+}
+
+static void drop(struct node *n, struct mcfs_slice tenant, struct mcfs_slice key, uint64_t version)
+{
+    struct mcfs_backend_name name = {.tenant = tenant, .key = key, .version = version};
+    if (version && n->ops->remove(n->store, &name, 1))
+        mcfs_warning("%s", name.err.msg);
+}
+
+/* Waits a moment before a leased object is asked for again; false when it is time to give up. */
+static bool wait_for_lease(struct node *n, int64_t began_ms, int64_t *pause_ms,
+                           const struct mcfs_cancel *cancel, struct mcfs_error *err)
+{
+    if (err->code != MCFS_OBJECT_HAS_LEASE || mcfs_mono_ms() - began_ms >= n->config.lease_wait_ms)
+        return false;
+    struct pollfd p = {.fd = cancel ? cancel->fd : -1, .events = POLLIN};
+    if (poll(&p, 1, (int)*pause_ms) > 0) {
+        mcfs_fail_errno(err, EINTR, "waiting for a lease");
+        return false;
+    }
+    *pause_ms = MCFS_MIN(*pause_ms * 2, LEASE_POLL_MAX_MS);
+    return true;
+}
+
+static int put_end(struct node *n, const struct mcfs_master_put_end *end,
+                   struct mcfs_master_put_result *out, const struct mcfs_cancel *cancel,
+                   struct mcfs_error *err)
+{
+    int64_t began = mcfs_mono_ms(), pause_ms = LEASE_POLL_FIRST_MS;
+    while (mcfs_master_put_end(n->master, end, out, cancel, err))
+        if (!wait_for_lease(n, began, &pause_ms, cancel, err))
+            return -1;
+    return 0;
+}
+
+static int put_locked(struct node *n, const struct node_put *p, struct node_put_result *out,
+                      const struct mcfs_cancel *cancel, struct mcfs_error *err)
+{
+    uint64_t version;
+    if (mcfs_master_put_start(n->master, p->tenant, p->key, p->size, true, &version, cancel, err))
+        return -1;
+    struct mcfs_backend_put item = {.object = {.tenant = p->tenant,
+                                               .key = p->key,
+                                               .version = version,
+                                               .size = p->size,
+                                               .attr = p->attr,
+                                               .crc32c = p->crc32c,
+                                               .has_crc = p->has_crc},
+                                    .data = p->data,
+                                    .staging_path = p->data ? NULL : p->staging_path};
+    if (n->ops->put(n->store, &item, 1)) {
+        *err = item.err;
+        mcfs_master_put_revoke(n->master, version, NULL);
+        return -1;
+    }
+    if (p->sync && n->ops->sync(n->store, err)) {
+        drop(n, p->tenant, p->key, version);
+        mcfs_master_put_revoke(n->master, version, NULL);
+        return -1;
+    }
+    struct mcfs_master_put_end end = {.tenant = p->tenant,
+                                      .key = p->key,
+                                      .version = version,
+                                      .size = p->size,
+                                      .attr = p->attr,
+                                      .no_replace = p->no_replace};
+    struct mcfs_master_put_result result;
+    if (put_end(n, &end, &result, cancel, err)) {
+        /* An interrupted or unanswered PutEnd may have been carried out: the bytes stay until the
+         * next inventory says whose they are. */
+        if (err->errnum != EINTR && err->code != MCFS_RPC_FAIL) {
+            drop(n, p->tenant, p->key, version);
+            mcfs_master_put_revoke(n->master, version, NULL);
+        }
+        return -1;
+    }
+    drop(n, p->tenant, p->key, result.superseded ? version : result.replaced_version);
+    out->version = result.superseded ? 0 : version;
+    out->lease_ms = result.lease_ms;
+    return 0;
+}
+
+int node_put(struct node *n, const struct node_put *p, struct node_put_result *out,
+             const struct mcfs_cancel *cancel, struct mcfs_error *err)
+{
+    MCFS_LOCK_SCOPE(commit_lock(n, p->key));
+    return put_locked(n, p, out, cancel, err);
+}
+
+int node_remove(struct node *n, struct mcfs_slice tenant, struct mcfs_slice key, bool force,
+                const struct mcfs_cancel *cancel, struct mcfs_error *err)
+{
+    int64_t began = mcfs_mono_ms(), pause_ms = LEASE_POLL_FIRST_MS;
+    struct mcfs_master_object object;
+    uint64_t removed;
+    MCFS_LOCK_SCOPE(commit_lock(n, key));
+    /* The version is named, so that a repeated request removes nothing that came after it. */
+    if (mcfs_master_get(n->master, tenant, key, &object, cancel, err))
+        return -1;
+    while (mcfs_master_remove(n->master, tenant, key, object.version, force, &removed, cancel, err))
+        if (!wait_for_lease(n, began, &pause_ms, cancel, err))
+            return -1;
+    drop(n, tenant, key, removed);
+    return 0;
+}
+
+/* Copies an object that other nodes store: there is nothing here to be given another name. */
+static int rename_by_copy(struct node *n, struct mcfs_slice tenant, struct mcfs_slice from,
+                          struct mcfs_slice to, const struct mcfs_master_object *object,
+                          bool no_replace, struct node_put_result *out,
+                          const struct mcfs_cancel *cancel, struct mcfs_error *err)
+{
+    struct replica_reader *r = node_reader_open(n, tenant, from, object, err);
+    if (!r)
+        return -1;
+    _cleanup_free_ char *data = malloc(object->size ? object->size : 1);
+    uint64_t done = 0;
+    while (data && done < object->size) {
+        int64_t got = node_reader_read(r, data + done, object->size - done, done, cancel, err);
+        if (got <= 0)
+            break;
+        done += (uint64_t)got;
+    }
+    node_reader_close(r);
+    if (!data)
+        return mcfs_fail_errno(err, ENOMEM, "rename");
+    if (done < object->size)
+        return -1;
+    struct node_put put = {.tenant = tenant,
+                           .key = to,
+                           .attr = object->attr,
+                           .size = object->size,
+                           .data = data,
+                           .no_replace = no_replace};
+    if (put_locked(n, &put, out, cancel, err))
+        return -1;
+    uint64_t removed;
+    int64_t began = mcfs_mono_ms(), pause_ms = LEASE_POLL_FIRST_MS;
+    while (
+        mcfs_master_remove(n->master, tenant, from, object->version, false, &removed, cancel, err))
+        if (!wait_for_lease(n, began, &pause_ms, cancel, err))
+            return -1;
+    return 0;
+}
+
+static int rename_locked(struct node *n, struct mcfs_slice tenant, struct mcfs_slice from,
+                         struct mcfs_slice to, bool no_replace, struct node_put_result *out,
+                         const struct mcfs_cancel *cancel, struct mcfs_error *err)
+{
+    struct mcfs_master_object object;
+    uint64_t version;
+    if (mcfs_master_get(n->master, tenant, from, &object, cancel, err) ||
+        mcfs_master_put_start(n->master, tenant, to, object.size, true, &version, cancel, err))
+        return -1;
+    if (n->ops->rekey(n->store, tenant, from, object.version, to, version, err)) {
+        mcfs_master_put_revoke(n->master, version, NULL);
+        if (err->code != MCFS_REPLICA_IS_GONE)
+            return -1;
+        return rename_by_copy(n, tenant, from, to, &object, no_replace, out, cancel, err);
+    }
+    struct mcfs_master_put_end end = {.tenant = tenant,
+                                      .key = to,
+                                      .version = version,
+                                      .size = object.size,
+                                      .attr = object.attr,
+                                      .data_type = object.data_type,
+                                      .no_replace = no_replace,
+                                      .from = from,
+                                      .from_version = object.version};
+    struct mcfs_master_put_result result;
+    if (put_end(n, &end, &result, cancel, err)) {
+        if (err->errnum != EINTR && err->code != MCFS_RPC_FAIL) {
+            if (n->ops->rekey(n->store, tenant, to, version, from, object.version, NULL))
+                mcfs_warning("%.*s: cannot take a rename back", (int)MCFS_MIN(from.len, 200),
+                             from.data);
+            mcfs_master_put_revoke(n->master, version, NULL);
+        }
+        return -1;
+    }
+    drop(n, tenant, to, result.replaced_version);
+    out->version = version;
+    out->lease_ms = result.lease_ms;
+    return 0;
+}
+
+int node_rename(struct node *n, struct mcfs_slice tenant, struct mcfs_slice from,
+                struct mcfs_slice to, bool no_replace, struct node_put_result *out,
+                const struct mcfs_cancel *cancel, struct mcfs_error *err)
+{
+    lock_keys(n, from, to);
+    int rc = rename_locked(n, tenant, from, to, no_replace, out, cancel, err);
+    unlock_keys(n, from, to);
+    return rc;
+}
+
+int node_set_attr(struct node *n, struct mcfs_slice tenant, struct mcfs_slice key, uint64_t version,
+                  uint32_t valid, struct mcfs_attr *attr, const struct mcfs_cancel *cancel,
+                  struct mcfs_error *err)
+{
+    int64_t began = mcfs_mono_ms(), pause_ms = LEASE_POLL_FIRST_MS;
+    MCFS_LOCK_SCOPE(commit_lock(n, key));
+    while (mcfs_master_set_attr(n->master, tenant, key, version, valid, attr, cancel, err))
+        if (!wait_for_lease(n, began, &pause_ms, cancel, err))
+            return -1;
+    /* Kept with the bytes too, for a master that has to learn everything from its nodes. */
+    struct mcfs_error store = MCFS_ERROR_INIT;
+    if (n->ops->set_attr(n->store, tenant, key, version, attr, &store) &&
+        store.code != MCFS_REPLICA_IS_GONE)
+        mcfs_warning("%s", store.msg);
+    return 0;
+}

@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "fs/node/node_private.h"
+
+#include "backends/backends.h"
+#include "common/cleanup.h"
+#include "common/clock.h"
+#include "common/hash.h"
+#include "common/log.h"
+
+#include <inttypes.h>
+#include <limits.h>
+
+/* ---- what the session asks of the node ---- */
+
+struct inventory_walk {
+    bool (*emit)(const struct mcfs_object *object, void *arg);
+    void *arg;
+};
+
+static bool inventory_one(const struct mcfs_object *o, void *arg)
+{
+    struct inventory_walk *w = arg;
+    return w->emit(o, w->arg);
+}
+
+static int session_inventory(void *arg, bool (*emit)(const struct mcfs_object *o, void *emit_arg),
+                             void *emit_arg, struct mcfs_error *err)
+{
+    struct node *n = arg;
+    struct inventory_walk w = {emit, emit_arg};
+    return n->ops->scan(n->store, inventory_one, &w, err);
+}
+
+static void drop_version(struct node *n, struct mcfs_slice tenant, struct mcfs_slice key,
+                         uint64_t version)
+{
+    struct mcfs_backend_name name = {.tenant = tenant, .key = key, .version = version};
+    if (n->ops->remove(n->store, &name, 1))
+        mcfs_warning("%s", name.err.msg);
+}
+
+static void session_discard(void *arg, struct mcfs_slice tenant, struct mcfs_slice key,
+                            uint64_t version)
+{
+    drop_version(arg, tenant, key, version);
+}
+
+static void session_recall(void *arg, struct mcfs_slice tenant, struct mcfs_slice key,
+                           uint64_t version)
+{
+    struct node *n = arg;
+    if (n->config.recall)
+        n->config.recall(n->config.arg, tenant, key, version);
+}
+
+static void session_lost(void *arg)
+{
+    struct node *n = arg;
+    if (n->config.lost)
+        n->config.lost(n->config.arg);
+}
+
+static void session_usage(void *arg, uint64_t *capacity, uint64_t *used, uint64_t *objects)
+{
+    struct node *n = arg;
+    struct mcfs_backend_stats stats;
+    n->ops->stats(n->store, &stats);
+    *capacity = stats.capacity_bytes;
+    *used = stats.used_bytes;
+    *objects = stats.objects;
+}
+
+static const struct mcfs_session_ops session_ops = {
+    .inventory = session_inventory,
+    .discard = session_discard,
+    .recall = session_recall,
+    .lost = session_lost,
+    .usage = session_usage,
+};
+
+/* ---- start and stop ---- */
+
+static int open_store(struct node *n, struct mcfs_error *err)
+{
+    struct mcfs_backend_recovery found;
+    _cleanup_free_ char *dir = state_dir_path(n->config.state, "backend");
+    n->ops = mcfs_backend_find(n->config.backend ? n->config.backend : "bucket_storage_backend");
+    if (!n->ops)
+        return mcfs_fail(err, MCFS_INVALID_PARAMS, "no such storage backend: '%s'",
+                         n->config.backend);
+    n->config.store.dir = dir;
+    n->store = n->ops->open(&n->config.store, &found, err);
+    n->config.store.dir = NULL;
+    if (!n->store)
+        return -1;
+    mcfs_info("%s: %" PRIu64 " objects, %" PRIu64 " bytes in %" PRIu64 " buckets; %" PRIu64
+              " torn or corrupt objects dropped, %" PRIu64 " unknown files set aside in lost+found",
+              dir, found.objects, found.bytes, found.buckets, found.dropped_objects,
+              found.set_aside_files);
+    return 0;
+}
+
+static int start_server(struct node *n, struct mcfs_error *err)
+{
+    struct mcfs_rpc_server_config config = {
+        .handler = data_server_handle, .arg = n, .threads = 4, .connections_max = 4096};
+    n->data = data_server_new(n);
+    n->server = n->data ? mcfs_rpc_server_new(&config, err) : NULL;
+    if (!n->server)
+        return n->data ? -1 : mcfs_fail_errno(err, ENOMEM, "data server");
+    const char *listen = n->config.listen_address;
+    uint16_t port = 0;
+    _cleanup_free_ char *socket = state_dir_path(n->config.state, "node.sock");
+    _cleanup_free_ char *address = NULL;
+    if (asprintf(&address, "unix:%s", socket) < 0)
+        return mcfs_fail_errno(err, ENOMEM, "data server");
+    if (mcfs_rpc_server_listen(n->server, address, NULL, err))
+        return -1;
+    if (listen) {
+        if (!mcfs_rpc_address_is_local(listen))
+            return mcfs_fail(err, MCFS_INVALID_PARAMS,
+                             "%s: the data server listens on loopback addresses only", listen);
+        if (mcfs_rpc_server_listen(n->server, listen, &port, err))
+            return -1;
+        const char *colon = strrchr(listen, ':');
+        if (asprintf(&n->endpoint, "%.*s:%u", (int)(colon - listen), listen, port) < 0)
+            n->endpoint = NULL;
+    } else {
+        n->endpoint = strdup(address);
+    }
+    if (!n->endpoint)
+        return mcfs_fail_errno(err, ENOMEM, "data server");
+    return mcfs_rpc_server_start(n->server, err);
+}
+
+static int connect_master(struct node *n, struct mcfs_error *err)
+{
+    char host[256] = "node";
+    gethostname(host, sizeof(host) - 1);
+    n->master_address = n->config.master_address;
+    if (!n->master_address) {
+        n->supervisor =
+            supervisor_start(n->config.state, n->config.master_flags, &n->master_address, err);
+        if (!n->supervisor)
+            return -1;
+    }
+    struct mcfs_master_config config = {.address = n->master_address,
+                                        .timeout_ms = n->config.rpc_timeout_ms,
+                                        .node_id = n->config.state->node_id,
+                                        .node_name = host,
+                                        .endpoint = n->endpoint,
+                                        .ops = &session_ops,
+                                        .ops_arg = n};
+    n->master = mcfs_master_open(&config, err);
+    if (n->master)
+        return 0;
+    if (n->supervisor) {
+        char words[200];
+        supervisor_last_words(n->supervisor, words, sizeof(words));
+        mcfs_error_prefix(err, "the node's own master did not come up (%s)", words);
+    }
+    return -1;
+}
+
+struct node *node_start(const struct node_config *config, struct mcfs_error *err)
+{
+    struct node *n = calloc(1, sizeof(*n));
+    if (!n) {
+        mcfs_fail_errno(err, ENOMEM, "node");
+        return NULL;
+    }
+    n->config = *config;
+    pthread_mutex_init(&n->peers_lock, NULL);
+    for (unsigned i = 0; i < COMMIT_LOCKS; i++)
+        pthread_mutex_init(&n->commit_locks[i], NULL);
+    if (open_store(n, err) || start_server(n, err) || connect_master(n, err)) {
+        node_stop(n, NULL);
+        return NULL;
+    }
+    return n;
+}
+
+int node_stop(struct node *n, struct mcfs_error *err)
+{
+    int rc = 0;
+    if (!n)
+        return 0;
+    mcfs_rpc_server_stop(n->server);
+    mcfs_master_close(n->master);
+    data_server_free(n->data);
+    supervisor_stop(n->supervisor);
+    for (unsigned i = 0; i < n->peer_count; i++) {
+        mcfs_rpc_client_free(n->peers[i].client);
+        free(n->peers[i].endpoint);
+    }
+    if (n->store)
+        rc = n->ops->close(n->store, err);
+    pthread_mutex_destroy(&n->peers_lock);
+    for (unsigned i = 0; i < COMMIT_LOCKS; i++)
+        pthread_mutex_destroy(&n->commit_locks[i]);
+    free(n->endpoint);
+    free(n);
+    return rc;
+}
+
+struct mcfs_master *node_master(struct node *n)
+{
+    return n->master;
+}
+
+const char *node_master_address(struct node *n)
+{
+    return n->master_address;
+}
+
+const char *node_endpoint(struct node *n)
+{
+    return n->endpoint;
+}
+
+struct mcfs_id node_id(struct node *n)
+{
+    return n->config.state->node_id;
+}
+
+void node_store_stats(struct node *n, struct mcfs_backend_stats *out)
+{
+    n->ops->stats(n->store, out);
+}
+
+const char *node_backend_name(struct node *n)
+{
+    return n->ops->name;
+}
+
+int node_sync(struct node *n, struct mcfs_error *err)
+{
+    return n->ops->sync(n->store, err);
+}

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef MCFS_FS_NODE_PRIVATE_H
+#define MCFS_FS_NODE_PRIVATE_H
+
+#include "fs/node/node.h"
+#include "fs/node/supervisor.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#define COMMIT_LOCKS 256
+#define PEERS_MAX 1024
+
+struct peer {
+    char *endpoint;
+    struct mcfs_rpc_client *client;
+};
+
+struct node {
+    struct node_config config;
+    const struct mcfs_backend_ops *ops;
+    struct mcfs_backend *store;
+    struct supervisor *supervisor; /* NULL: the master is somebody else's */
+    const char *master_address;
+    struct mcfs_master *master;
+    struct mcfs_rpc_server *server;
+    char *endpoint; /* of the data server */
+    struct data_server *data;
+    pthread_mutex_t commit_locks[COMMIT_LOCKS]; /* by key: one commit at a time */
+    pthread_mutex_t peers_lock;                 /* guards peers */
+    struct peer peers[PEERS_MAX];
+    unsigned peer_count;
+    _Atomic uint64_t remote_reads, remote_bytes, local_reads;
+};
+
+/* The data server's RPC handler; arg is the node. */
+int data_server_handle(void *arg, struct mcfs_rpc_request *request, struct mcfs_error *err);
+struct data_server *data_server_new(struct node *n);
+void data_server_free(struct data_server *d);
+
+#endif

@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reading an object from the best of its replicas: this node's store, else the peers that store it,
+ * one after the other. */
+#include "fs/node/node_private.h"
+
+#include "common/cleanup.h"
+#include "common/id.h"
+
+#include <inttypes.h>
+
+#define REMOTE_READ_MAX (4u << 20) /* bytes asked for in one request */
+#define LOOKUPS_MAX 20             /* times a key may change while it is being opened */
+
+struct replica_reader {
+    struct node *node;
+    struct mcfs_backend_reader *local; /* or: */
+    struct mcfs_slice tenant, key;
+    struct mcfs_master_object object;
+    char names[];
+};
+
+static struct mcfs_rpc_client *peer_client(struct node *n, const char *endpoint,
+                                           struct mcfs_error *err)
+{
+    MCFS_LOCK_SCOPE(&n->peers_lock);
+    for (unsigned i = 0; i < n->peer_count; i++)
+        if (strcmp(n->peers[i].endpoint, endpoint) == 0)
+            return n->peers[i].client;
+    if (n->peer_count == PEERS_MAX) {
+        mcfs_fail(err, MCFS_RPC_FAIL, "more than %d peers", PEERS_MAX);
+        return NULL;
+    }
+    struct peer p = {strdup(endpoint), NULL};
+    p.client = p.endpoint ? mcfs_rpc_client_new(endpoint, n->config.rpc_timeout_ms, err) : NULL;
+    if (!p.client) {
+        free(p.endpoint);
+        return NULL;
+    }
+    n->peers[n->peer_count++] = p;
+    return p.client;
+}
+
+static bool is_here(struct node *n, const struct mcfs_master_replica *r)
+{
+    char id[MCFS_ID_TEXT_MAX];
+    return r->type == MCFS_REPLICA_LOCAL_DISK &&
+           strcmp(r->node_id, mcfs_id_format(n->config.state->node_id, id)) == 0;
+}
+
+static bool readable(const struct mcfs_master_replica *r)
+{
+    return r->type == MCFS_REPLICA_LOCAL_DISK && r->connected && r->endpoint[0];
+}
+
+struct replica_reader *node_reader_open(struct node *n, struct mcfs_slice tenant,
+                                        struct mcfs_slice key,
+                                        const struct mcfs_master_object *object,
+                                        struct mcfs_error *err)
+{
+    struct mcfs_backend_reader *local = NULL;
+    bool here = false, remote = false;
+    for (uint32_t i = 0; i < object->replica_count; i++) {
+        here |= is_here(n, &object->replicas[i]);
+        remote |= readable(&object->replicas[i]) && !is_here(n, &object->replicas[i]);
+    }
+    if (here)
+        local = n->ops->reader_open(n->store, tenant, key, object->version, err);
+    if (here && !local && !remote)
+        return NULL;
+    if (!here && !remote) {
+        mcfs_fail(err, MCFS_REPLICA_IS_NOT_READY, "%.*s: no node that stores it answers",
+                  (int)MCFS_MIN(key.len, 200), key.data);
+        return NULL;
+    }
+    struct replica_reader *r = malloc(sizeof(*r) + tenant.len + key.len);
+    if (!r) {
+        if (local)
+            n->ops->reader_close(local);
+        mcfs_fail_errno(err, ENOMEM, "reader");
+        return NULL;
+    }
+    *r = (struct replica_reader){.node = n, .local = local, .object = *object};
+    memcpy(r->names, tenant.data, tenant.len);
+    memcpy(r->names + tenant.len, key.data, key.len);
+    r->tenant = mcfs_slice(r->names, tenant.len);
+    r->key = mcfs_slice(r->names + tenant.len, key.len);
+    return r;
+}
+
+void node_reader_close(struct replica_reader *r)
+{
+    if (!r)
+        return;
+    if (r->local)
+        r->node->ops->reader_close(r->local);
+    free(r);
+}
+
+int node_reader_fd(struct replica_reader *r, uint64_t *offset, uint64_t *length)
+{
+    return r->local ? r->node->ops->reader_fd(r->local, offset, length) : -1;
+}
+
+static int64_t read_from_peer(struct replica_reader *r, const char *endpoint, void *buf, size_t len,
+                              uint64_t off, const struct mcfs_cancel *cancel,
+                              struct mcfs_error *err)
+{
+    struct mcfs_rpc_client *client = peer_client(r->node, endpoint, err);
+    if (!client)
+        return -1;
+    _cleanup_buf_ struct mcfs_buf p = MCFS_BUF_INIT;
+    _cleanup_reply_ struct mcfs_rpc_reply reply = MCFS_RPC_REPLY_INIT;
+    struct mcfs_slice bytes;
+    mp_put_array(&p, 5);
+    mp_put_str(&p, r->tenant);
+    mp_put_str(&p, r->key);
+    mp_put_uint(&p, r->object.version);
+    mp_put_uint(&p, off);
+    mp_put_uint(&p, len);
+    if (mcfs_rpc_call(client, "ReadReplica", &p, &reply, cancel, err))
+        return -1;
+    if (!mp_read_bin(&reply.result, &bytes) || bytes.len != len)
+        return mcfs_fail(err, MCFS_TRANSFER_FAIL, "%s sent %zu bytes where %zu were asked for",
+                         endpoint, bytes.len, len);
+    memcpy(buf, bytes.data, len);
+    atomic_fetch_add(&r->node->remote_reads, 1);
+    atomic_fetch_add(&r->node->remote_bytes, len);
+    return (int64_t)len;
+}
+
+int64_t node_reader_read(struct replica_reader *r, void *buf, size_t len, uint64_t off,
+                         const struct mcfs_cancel *cancel, struct mcfs_error *err)
+{
+    if (r->local) {
+        atomic_fetch_add_explicit(&r->node->local_reads, 1, memory_order_relaxed);
+        return r->node->ops->reader_read(r->local, buf, len, off, err);
+    }
+    if (off >= r->object.size)
+        return 0;
+    size_t want = (size_t)MCFS_MIN(MCFS_MIN(len, REMOTE_READ_MAX), r->object.size - off);
+    mcfs_fail(err, MCFS_REPLICA_IS_NOT_READY, "%.*s: no node that stores it answers",
+              (int)MCFS_MIN(r->key.len, 200), r->key.data);
+    for (uint32_t i = 0; i < r->object.replica_count; i++) {
+        const struct mcfs_master_replica *replica = &r->object.replicas[i];
+        if (!readable(replica) || is_here(r->node, replica))
+            continue;
+        int64_t n = read_from_peer(r, replica->endpoint, buf, want, off, cancel, err);
+        if (n >= 0 || (err && err->errnum == EINTR))
+            return n;
+    }
+    return -1;
+}
+
+struct replica_reader *node_open(struct node *n, struct mcfs_slice tenant, struct mcfs_slice key,
+                                 struct mcfs_master_object *object,
+                                 const struct mcfs_cancel *cancel, struct mcfs_error *err)
+{
+    for (int i = 0; i < LOOKUPS_MAX; i++) {
+        if (mcfs_master_get(n->master, tenant, key, object, cancel, err))
+            return NULL;
+        struct replica_reader *r = node_reader_open(n, tenant, key, object, err);
+        if (r || !err || err->code != MCFS_REPLICA_IS_GONE)
+            return r;
+    }
+    return NULL;
+}

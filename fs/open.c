@@ -1,0 +1,350 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Opening, creating and closing.  What happens at close is here: flush publishes. */
+#include "common/cleanup.h"
+#include "common/clock.h"
+#include "common/log.h"
+#include "fs/handle.h"
+#include "fs/namespace.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+static struct handle *handle_new(struct fs *fs, struct inode *inode, int pid,
+                                 struct mcfs_error *err)
+{
+    struct handle *h = calloc(1, sizeof(*h));
+    if (!h) {
+        mcfs_fail_errno(err, ENOMEM, "open");
+        return NULL;
+    }
+    h->fs = fs;
+    h->inode = inode_ref(fs->inodes, inode);
+    h->pid = pid;
+    return h;
+}
+
+static void handle_free(struct fs *fs, struct handle *h)
+{
+    node_reader_close(h->reader);
+    free(h->content);
+    inode_unref(fs->inodes, h->inode);
+    free(h);
+}
+
+/* The version that the inode stands for. */
+static int open_reader(struct fs *fs, struct handle *h, const struct mcfs_cancel *cancel,
+                       struct mcfs_error *err)
+{
+    struct inode *inode = h->inode;
+    struct mcfs_master_object object;
+    struct replica_reader *r =
+        node_open(fs->node, inode_tenant(inode), inode_key(inode), &object, cancel, err);
+    if (!r)
+        return -1;
+    if (object.version != inode->version) {
+        /* Replaced since the look-up: the kernel asks again and gets the new version's inode. */
+        node_reader_close(r);
+        return mcfs_fail_errno(err, ESTALE, "open");
+    }
+    h->reader = r;
+    return 0;
+}
+
+/* An object is opened for writing: the process gets an inode of its own for that. */
+static int claim_writer(struct fs *fs, struct inode *inode, int pid,
+                        const struct mcfs_cancel *cancel, struct mcfs_error *err)
+{
+    struct inode *w =
+        writer_new(fs, inode_tenant(inode), inode_key(inode), pid, inode, cancel, err);
+    if (!w)
+        return -1;
+    claim_add(fs, w);
+    return mcfs_fail_errno(err, ESTALE, "open for writing");
+}
+
+static int open_staged(struct fs *fs, struct handle *h, int flags, const struct mcfs_cancel *cancel,
+                       struct mcfs_error *err)
+{
+    struct inode *inode = h->inode;
+    MCFS_LOCK_SCOPE(&inode->lock);
+    if (!inode->staging)
+        return mcfs_fail_errno(err, ESTALE, "open"); /* published meanwhile */
+    if (flags & O_TRUNC) {
+        if (staging_truncate(inode->staging, 0, cancel, err))
+            return -1;
+        inode->dirty = true;
+        inode->size = 0;
+        inode->attr.mtime_ns = mcfs_wall_ns();
+    }
+    inode->opens++;
+    h->staged = true;
+    claim_take(fs, inode);
+    return 0;
+}
+
+static int open_inode(struct fs *fs, struct inode *inode, struct handle *h, int flags,
+                      const struct mcfs_cancel *cancel, struct mcfs_error *err)
+{
+    h->writable = (flags & O_ACCMODE) != O_RDONLY;
+    if (h->writable && fs->options->ro)
+        return mcfs_fail_errno(err, EROFS, "open");
+    switch (inode->kind) {
+    case INODE_FILE:
+        return h->writable ? claim_writer(fs, inode, h->pid, cancel, err)
+                           : open_reader(fs, h, cancel, err);
+    case INODE_WRITER:
+    case INODE_TEMP:
+        return open_staged(fs, h, flags, cancel, err);
+    case INODE_CONTROL_FILE:
+        h->content_len = view_control_content(fs, inode, &h->content, err);
+        return h->content_len < 0 ? -1 : 0;
+    case INODE_SNAPFILE:
+        return h->writable ? mcfs_fail_errno(err, EROFS, "open") : 0;
+    default:
+        return mcfs_fail_errno(err, EISDIR, "open");
+    }
+}
+
+void fs_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+    struct fs *fs = fs_of(req);
+    struct inode *inode = inode_from(fs->inodes, ino);
+    struct mcfs_error err = MCFS_ERROR_INIT;
+    struct fs_cancel c;
+    struct handle *h = handle_new(fs, inode, fuse_req_ctx(req)->pid, &err);
+    atomic_fetch_add_explicit(&fs->counters.opens, 1, memory_order_relaxed);
+    fs_cancel_begin(&c, req);
+    int rc = h ? open_inode(fs, inode, h, fi->flags, &c.cancel, &err) : -1;
+    fs_cancel_end(&c);
+    if (rc) {
+        if (h)
+            handle_free(fs, h);
+        if (err.errnum == ESTALE)
+            fuse_reply_err(req, ESTALE); /* the kernel looks the name up again */
+        else
+            fs_reply_error(req, &err);
+        return;
+    }
+    fi->fh = (uint64_t)(uintptr_t)h;
+    /* An inode is one version, so its pages never go stale. */
+    fi->keep_cache = inode->kind == INODE_FILE || h->staged;
+    fi->noflush = !h->writable;
+    fi->direct_io = inode->kind == INODE_CONTROL_FILE;
+    if (fuse_reply_open(req, fi) == -ENOENT)
+        fs_release(NULL, ino, fi);
+}
+
+/* The key of a new name; 0 or -1 with the errno of a bad one. */
+static int new_key(struct fs *fs, struct inode *parent, const char *name, struct mcfs_buf *key,
+                   struct mcfs_error *err)
+{
+    if (fs->options->ro)
+        return mcfs_fail_errno(err, EROFS, "create");
+    if (parent->kind != INODE_DIR)
+        return mcfs_fail_errno(err, parent->kind == INODE_ROOT ? EPERM : EROFS, "create");
+    struct mcfs_slice prefix = inode_key(parent);
+    mcfs_buf_append(key, prefix.data, prefix.len);
+    enum name_kind kind = namespace_decode(mcfs_slice_str(name), key);
+    if (kind == NAME_BAD || kind == NAME_PIECE)
+        return mcfs_fail_errno(err, EINVAL, "'%s': a malformed escape", name);
+    if (kind == NAME_SELF) {
+        if (prefix.len < 2)
+            return mcfs_fail_errno(err, EINVAL, "'%%=' stands for no key here");
+        key->len = prefix.len - 1;
+    }
+    if (key->len == 0)
+        return mcfs_fail_errno(err, EINVAL, "an empty key");
+    if (key->len > MCFS_KEY_MAX)
+        return mcfs_fail_errno(err, ENAMETOOLONG, "key");
+    return key->failed ? mcfs_fail_errno(err, ENOMEM, "create") : 0;
+}
+
+static struct mcfs_attr new_attr(fuse_req_t req, mode_t mode)
+{
+    const struct fuse_ctx *ctx = fuse_req_ctx(req);
+    return (struct mcfs_attr){mode & 07777, ctx->uid, ctx->gid, mcfs_wall_ns()};
+}
+
+static bool is_temp(const struct fs *fs, struct mcfs_slice key)
+{
+    const char *slash = memrchr(key.data, '/', key.len);
+    size_t skip = slash ? (size_t)(slash + 1 - key.data) : 0;
+    return temp_names_match(fs->temps, mcfs_slice(key.data + skip, key.len - skip));
+}
+
+static struct inode *create_inode(fuse_req_t req, struct inode *parent, const char *name,
+                                  mode_t mode, bool exclusive, struct mcfs_error *err)
+{
+    struct fs *fs = fs_of(req);
+    _cleanup_buf_ struct mcfs_buf key = MCFS_BUF_INIT;
+    if (new_key(fs, parent, name, &key, err))
+        return NULL;
+    struct mcfs_slice k = mcfs_slice(key.data, key.len), tenant = inode_tenant(parent);
+    struct mcfs_attr attr = new_attr(req, mode);
+    if (is_temp(fs, k))
+        return temp_names_create(fs->temps, tenant, k, &attr, err);
+    if (exclusive) {
+        /* A lock file: whoever is creating it on this mount has it, published or not. */
+        struct inode *other = inode_find_writer(fs->inodes, tenant, k, 0);
+        if (other) {
+            inode_unref(fs->inodes, other);
+            mcfs_fail_errno(err, EEXIST, "create");
+            return NULL;
+        }
+    }
+    struct inode *w = writer_new(fs, tenant, k, fuse_req_ctx(req)->pid, NULL, NULL, err);
+    if (w) {
+        w->attr = attr;
+        w->dirty = true;
+        w->no_replace = exclusive;
+    }
+    return w;
+}
+
+void fs_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,
+               struct fuse_file_info *fi)
+{
+    struct fs *fs = fs_of(req);
+    struct mcfs_error err = MCFS_ERROR_INIT;
+    struct fuse_entry_param e;
+    struct inode *inode =
+        create_inode(req, inode_from(fs->inodes, parent), name, mode, fi->flags & O_EXCL, &err);
+    struct handle *h = inode ? handle_new(fs, inode, fuse_req_ctx(req)->pid, &err) : NULL;
+    if (!h) {
+        inode_unref(fs->inodes, inode);
+        fs_reply_error(req, &err);
+        return;
+    }
+    h->staged = h->writable = true;
+    inode->opens++;
+    fs_fill_entry(fs, inode, inode->kind == INODE_TEMP ? 1 : 0, &e);
+    inode_give_to_kernel(fs->inodes, inode);
+    fi->fh = (uint64_t)(uintptr_t)h;
+    fi->keep_cache = 1;
+    if (fuse_reply_create(req, &e, fi) == -ENOENT) {
+        fs_release(NULL, e.ino, fi);
+        inode_forget(fs->inodes, inode, 1);
+    }
+}
+
+void fs_mknod(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode, dev_t rdev)
+{
+    struct fs *fs = fs_of(req);
+    struct mcfs_error err = MCFS_ERROR_INIT;
+    struct fuse_entry_param e;
+    (void)rdev;
+    if (!S_ISREG(mode)) {
+        fuse_reply_err(req, EPERM);
+        return;
+    }
+    struct inode *inode = create_inode(req, inode_from(fs->inodes, parent), name, mode, true, &err);
+    if (inode && inode->kind == INODE_WRITER) {
+        pthread_mutex_lock(&inode->lock);
+        bool failed = writer_commit(fs, inode, false, NULL, &err);
+        inode->gone |= failed;
+        writer_finish(fs, inode);
+        pthread_mutex_unlock(&inode->lock);
+        if (failed) {
+            inode_unref(fs->inodes, inode);
+            inode = NULL;
+        }
+    }
+    if (!inode) {
+        fs_reply_error(req, &err);
+        return;
+    }
+    fs_fill_entry(fs, inode, 0, &e);
+    inode_give_to_kernel(fs->inodes, inode);
+    fuse_reply_entry(req, &e);
+}
+
+/* Whether two threads are of one process, or the second is gone. */
+static bool is_writers_process(int caller, int writer)
+{
+    char path[64];
+    if (caller == writer)
+        return true;
+    snprintf(path, sizeof(path), "/proc/%d/task/%d", caller, writer);
+    if (access(path, F_OK) == 0)
+        return true;
+    snprintf(path, sizeof(path), "/proc/%d", writer);
+    return access(path, F_OK) != 0;
+}
+
+/* close(2).  A child that inherited the descriptor and closes it (at exec, say) ends nobody's
+ * writing: the object is published when the process that opened it closes, or when the last
+ * descriptor is gone. */
+void fs_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+    struct fs *fs = fs_of(req);
+    struct inode *inode = inode_from(fs->inodes, ino);
+    struct handle *h = handle_of(fi);
+    struct mcfs_error err = MCFS_ERROR_INIT;
+    int rc = 0;
+    if (h->staged && h->writable && is_writers_process(fuse_req_ctx(req)->pid, h->pid)) {
+        struct fs_cancel c;
+        fs_cancel_begin(&c, req);
+        MCFS_LOCK_SCOPE(&inode->lock);
+        if (inode->kind == INODE_TEMP && !inode->gone)
+            rc = temp_names_keep(fs->temps, inode, &err);
+        else if (inode->kind == INODE_WRITER)
+            rc = writer_commit(fs, inode, false, &c.cancel, &err);
+        fs_cancel_end(&c);
+    }
+    if (rc)
+        fs_reply_error(req, &err);
+    else
+        fuse_reply_err(req, 0);
+}
+
+void fs_fsync(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_file_info *fi)
+{
+    struct fs *fs = fs_of(req);
+    struct inode *inode = inode_from(fs->inodes, ino);
+    struct mcfs_error err = MCFS_ERROR_INIT;
+    struct fs_cancel c;
+    int rc;
+    (void)datasync;
+    (void)fi;
+    fs_cancel_begin(&c, req);
+    pthread_mutex_lock(&inode->lock);
+    if (inode->kind == INODE_WRITER && inode->staging)
+        rc = writer_commit(fs, inode, true, &c.cancel, &err);
+    else if (inode->kind == INODE_TEMP)
+        rc = temp_names_keep(fs->temps, inode, &err);
+    else
+        rc = node_sync(fs->node, &err);
+    pthread_mutex_unlock(&inode->lock);
+    fs_cancel_end(&c);
+    if (rc)
+        fs_reply_error(req, &err);
+    else
+        fuse_reply_err(req, 0);
+}
+
+/* The last descriptor of an open file is gone.  req is NULL when the open itself was interrupted.
+ */
+void fs_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+    struct handle *h = handle_of(fi);
+    struct fs *fs = h->fs;
+    struct inode *inode = h->inode;
+    struct mcfs_error err = MCFS_ERROR_INIT;
+    (void)ino;
+    if (h->staged) {
+        MCFS_LOCK_SCOPE(&inode->lock);
+        inode->opens--;
+        if (inode->kind == INODE_TEMP && !inode->gone && inode->staging && h->writable) {
+            if (temp_names_keep(fs->temps, inode, &err))
+                mcfs_error("%.*s was not published: %s", MCFS_SLICE_ARG(inode_key(inode)), err.msg);
+        } else if (inode->kind == INODE_WRITER && inode->staging) {
+            if (h->writable && writer_commit(fs, inode, false, NULL, &err))
+                mcfs_error("%.*s was not published: %s", MCFS_SLICE_ARG(inode_key(inode)), err.msg);
+            if (!inode->opens)
+                writer_finish(fs, inode);
+        }
+    }
+    handle_free(fs, h);
+    if (req)
+        fuse_reply_err(req, 0);
+}

@@ -1,0 +1,241 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "fs/options.h"
+
+#include "common/cleanup.h"
+#include "fs/node/state_dir.h"
+
+#include <stddef.h>
+#include <string.h>
+
+#define AT(field) offsetof(struct mount_options, field)
+
+static const struct mcfs_flag table[] = {
+    {"tenant", MCFS_FLAG_STRING, AT(tenant), NULL, NULL,
+     "confine the mount to one tenant; keys/ shows 'default' otherwise", 0},
+    {"storage_path", MCFS_FLAG_STRING, AT(storage_path), NULL, "MOONCAKE_OFFLOAD_FILE_STORAGE_PATH",
+     "state directory of a cluster's node", 0},
+    {"backend", MCFS_FLAG_STRING, AT(backend), "bucket_storage_backend",
+     "MOONCAKE_OFFLOAD_STORAGE_BACKEND_DESCRIPTOR", "layout of the store", 0},
+    {"bucket_size_limit", MCFS_FLAG_SIZE, AT(bucket_size_limit), "256M",
+     "MOONCAKE_OFFLOAD_BUCKET_SIZE_LIMIT_BYTES", "bytes after which a bucket is sealed", 0},
+    {"bucket_keys_limit", MCFS_FLAG_U64, AT(bucket_keys_limit), "500",
+     "MOONCAKE_OFFLOAD_BUCKET_KEYS_LIMIT", "objects after which a bucket is sealed", 0},
+    {"capacity", MCFS_FLAG_SIZE, AT(capacity), "0", "MOONCAKE_OFFLOAD_TOTAL_SIZE_LIMIT_BYTES",
+     "most bytes stored; 0: what the disk holds", 0},
+    {"single_object_min", MCFS_FLAG_SIZE, AT(single_object_min), "1M", NULL,
+     "size from which an object is a file of its own", 0},
+    {"flush_interval", MCFS_FLAG_DURATION, AT(flush_interval_ms), "5s", NULL,
+     "time after which what was closed survives power loss", 1000},
+    {"eviction", MCFS_FLAG_STRING, AT(eviction), "none", "MOONCAKE_OFFLOAD_BUCKET_EVICTION_POLICY",
+     "what a full tier drops: none, fifo or lru", 0},
+    {"listen", MCFS_FLAG_STRING, AT(listen), NULL, NULL,
+     "HOST:PORT on which peers read from this node", 0},
+    {"master_flags", MCFS_FLAG_STRING, AT(master_flags), NULL, NULL,
+     "further flags of the standalone master, separated by blanks", 0},
+    {"rpc_timeout", MCFS_FLAG_DURATION, AT(rpc_timeout_ms), "10s", NULL,
+     "time a request may wait for the master", 1000},
+    {"lease_wait", MCFS_FLAG_DURATION, AT(lease_wait_ms), "10s", NULL,
+     "time to wait for another mount's lease before EBUSY", 1000},
+    {"attr_timeout", MCFS_FLAG_DURATION, AT(attr_timeout_ms), "1h", NULL,
+     "caches attributes and names no longer than this (the lease is the limit)", 1000},
+    {"temp_pattern", MCFS_FLAG_STRING, AT(temp_pattern), NULL, NULL,
+     "further names that stay private until renamed, separated by ':'", 0},
+    {"verify", MCFS_FLAG_STRING, AT(verify), "scrub", NULL,
+     "when checksums are checked: scrub or strict", 0},
+    {"ro", MCFS_FLAG_BOOL, AT(ro), "false", NULL, "read-only", 0},
+    {"allow_other", MCFS_FLAG_BOOL, AT(allow_other), "false", NULL, "other users may enter", 0},
+    {"allow_root", MCFS_FLAG_BOOL, AT(allow_root), "false", NULL, "root may enter", 0},
+    {"default_permissions", MCFS_FLAG_BOOL, AT(default_permissions), "true", NULL,
+     "the kernel checks modes", 0},
+    {"uid", MCFS_FLAG_STRING, AT(uid_text), NULL, NULL, "owner of everything", 0},
+    {"gid", MCFS_FLAG_STRING, AT(gid_text), NULL, NULL, "group of everything", 0},
+    {"umask", MCFS_FLAG_STRING, AT(umask_text), NULL, NULL, "permission bits taken away", 0},
+    {"threads", MCFS_FLAG_U32, AT(threads), "0", NULL, "most idle worker threads; 0: 10", 0},
+    {"log_file", MCFS_FLAG_STRING, AT(log_file), NULL, NULL,
+     "log to this file instead of <state>/mooncakefs.log", 0},
+    {"verbose", MCFS_FLAG_BOOL, AT(verbose), "false", NULL, "log more", 0},
+    {"fsname", MCFS_FLAG_STRING, AT(fsname), NULL, NULL, "name shown by df", 0},
+    MCFS_FLAG_END};
+
+/* Words of mount(8) and fstab(5) that concern others. */
+static bool is_mount_word(const char *word, size_t len)
+{
+    static const char *const words[] = {
+        "rw",           "dev",        "nodev",      "suid",        "nosuid",
+        "exec",         "noexec",     "auto",       "noauto",      "user",
+        "nouser",       "users",      "owner",      "group",       "async",
+        "sync",         "dirsync",    "atime",      "noatime",     "diratime",
+        "nodiratime",   "relatime",   "norelatime", "strictatime", "nostrictatime",
+        "lazytime",     "nolazytime", "_netdev",    "nofail",      "defaults",
+        "auto_unmount", "nonempty",   "big_writes"};
+    if (len > 2 && memcmp(word, "x-", 2) == 0)
+        return true;
+    for (size_t i = 0; i < MCFS_ARRAY_SIZE(words); i++)
+        if (strlen(words[i]) == len && memcmp(words[i], word, len) == 0)
+            return true;
+    return false;
+}
+
+/* Takes "a,b=c,d=e\,f" apart: a backslash keeps a comma. */
+static int parse_list(struct mount_options *o, const char *list, struct mcfs_error *err)
+{
+    _cleanup_free_ char *word = malloc(strlen(list) + 1);
+    if (!word)
+        return mcfs_fail_errno(err, ENOMEM, "-o");
+    while (*list) {
+        size_t n = 0;
+        for (; *list && *list != ','; list++) {
+            if (list[0] == '\\' && list[1])
+                list++;
+            word[n++] = *list;
+        }
+        word[n] = 0;
+        if (*list == ',')
+            list++;
+        if (n == 0)
+            continue;
+        char *equals = strchr(word, '=');
+        size_t name_len = equals ? (size_t)(equals - word) : n;
+        if (is_mount_word(word, name_len))
+            continue;
+        if (mcfs_flags_set(table, o, word, name_len, equals ? equals + 1 : NULL, err))
+            return -1;
+    }
+    return 0;
+}
+
+static int parse_numbers(struct mount_options *o, struct mcfs_error *err)
+{
+    uint64_t v;
+    if (o->uid_text) {
+        if (mcfs_parse_u64(o->uid_text, &v) || v > UINT32_MAX)
+            return mcfs_fail(err, MCFS_INVALID_PARAMS, "option 'uid': '%s' is not a number",
+                             o->uid_text);
+        o->uid = (uint32_t)v;
+        o->has_uid = true;
+    }
+    if (o->gid_text) {
+        if (mcfs_parse_u64(o->gid_text, &v) || v > UINT32_MAX)
+            return mcfs_fail(err, MCFS_INVALID_PARAMS, "option 'gid': '%s' is not a number",
+                             o->gid_text);
+        o->gid = (uint32_t)v;
+        o->has_gid = true;
+    }
+    if (o->umask_text) {
+        char *end;
+        unsigned long mask = strtoul(o->umask_text, &end, 8);
+        if (*end || mask > 0777)
+            return mcfs_fail(err, MCFS_INVALID_PARAMS, "option 'umask': '%s' is not an octal mode",
+                             o->umask_text);
+        o->umask = (uint32_t)mask;
+        o->has_umask = true;
+    }
+    if (strcmp(o->verify, "scrub") != 0 && strcmp(o->verify, "strict") != 0)
+        return mcfs_fail(err, MCFS_INVALID_PARAMS, "option 'verify': '%s' is not scrub or strict",
+                         o->verify);
+    if (strcmp(o->eviction, "none") != 0 && strcmp(o->eviction, "fifo") != 0 &&
+        strcmp(o->eviction, "lru") != 0)
+        return mcfs_fail(err, MCFS_INVALID_PARAMS,
+                         "option 'eviction': '%s' is not none, fifo or lru", o->eviction);
+    return 0;
+}
+
+int mount_options_parse(struct mount_options *o, int argc, char **argv, struct mcfs_error *err)
+{
+    char *words[2] = {NULL, NULL};
+    int count = 0;
+    memset(o, 0, sizeof(*o));
+    if (mcfs_flags_init(table, o, err))
+        return -1;
+    for (int i = 1; i < argc; i++) {
+        const char *a = argv[i];
+        if (strcmp(a, "-f") == 0 || strcmp(a, "--foreground") == 0) {
+            o->foreground = true;
+        } else if (strcmp(a, "-d") == 0 || strcmp(a, "--debug") == 0) {
+            o->foreground = o->debug = o->verbose = true;
+        } else if (strcmp(a, "-h") == 0 || strcmp(a, "--help") == 0) {
+            o->help = true;
+        } else if (strcmp(a, "-V") == 0 || strcmp(a, "--version") == 0) {
+            o->version = true;
+        } else if (strcmp(a, "--recover") == 0) {
+            o->recover = true;
+        } else if (strcmp(a, "-s") == 0 || strcmp(a, "-n") == 0 || strcmp(a, "-v") == 0) {
+            continue; /* mount(8) passes these on */
+        } else if (strncmp(a, "-o", 2) == 0) {
+            const char *list = a[2] ? a + 2 : ++i < argc ? argv[i] : NULL;
+            if (!list)
+                return mcfs_fail(err, MCFS_INVALID_PARAMS, "-o needs a list of options");
+            if (parse_list(o, list, err))
+                return -1;
+        } else if (a[0] == '-') {
+            return mcfs_fail(err, MCFS_INVALID_PARAMS, "unknown option '%s'; see -h", a);
+        } else if (count == 2) {
+            return mcfs_fail(err, MCFS_INVALID_PARAMS,
+                             "'%s' is one word too many: mooncakefs [SOURCE] MOUNTPOINT", a);
+        } else {
+            words[count++] = argv[i];
+        }
+    }
+    if (o->help || o->version)
+        return 0;
+    if (count == 0)
+        return mcfs_fail(err, MCFS_INVALID_PARAMS,
+                         "no mount point: mooncakefs [SOURCE] MOUNTPOINT");
+    o->source = count == 2 ? strdup(words[0]) : NULL;
+    o->mountpoint = strdup(words[count - 1]);
+    return parse_numbers(o, err);
+}
+
+void mount_options_free(struct mount_options *o)
+{
+    mcfs_flags_free(table, o);
+    free(o->source);
+    free(o->mountpoint);
+}
+
+void mount_options_help(void)
+{
+    printf(
+        "usage: mooncakefs [SOURCE] MOUNTPOINT [-f] [-d] [-o OPTION[,OPTION...]]\n\n"
+        "SOURCE is one of\n"
+        "  (none)         a standalone node in the default state directory\n"
+        "  local:DIR      a standalone node in DIR\n"
+        "  HOST:PORT      a node of the cluster whose master listens there\n"
+        "  unix:PATH      the same, over a Unix socket\n\n"
+        "  -f             stay in the foreground\n"
+        "  -d             the same, and show every FUSE request\n"
+        "  --recover      only clean the mount point that a killed mooncakefs left\n"
+        "  -h, -V         this help, the version\n\nOPTIONs, and their defaults:\n");
+    mcfs_flags_help(table, stdout);
+}
+
+int source_parse(const struct mount_options *o, struct source *out, struct mcfs_error *err)
+{
+    const char *s = o->source;
+    *out = (struct source){SOURCE_STANDALONE, NULL, NULL};
+    if (!s || !*s || strcmp(s, "mooncakefs") == 0 || strcmp(s, "none") == 0) {
+        out->state_dir = o->storage_path ? strdup(o->storage_path) : state_dir_default();
+        return 0;
+    }
+    if (strncmp(s, "local:", 6) == 0) {
+        if (!s[6])
+            return mcfs_fail(err, MCFS_INVALID_PARAMS, "'%s' names no directory", s);
+        out->state_dir = strdup(s + 6);
+        return 0;
+    }
+    const char *colon = strrchr(s, ':');
+    if (strncmp(s, "unix:", 5) != 0 &&
+        (!colon || colon == s || strspn(colon + 1, "0123456789") != strlen(colon + 1) || !colon[1]))
+        return mcfs_fail(err, MCFS_INVALID_PARAMS,
+                         "'%s' is not a source: local:DIR, HOST:PORT or unix:PATH", s);
+    out->kind = SOURCE_MASTER;
+    out->master_address = strdup(s);
+    out->state_dir = o->storage_path ? strdup(o->storage_path) : state_dir_default();
+    return 0;
+}
+
+void source_free(struct source *s)
+{
+    free(s->state_dir);
+    free(s->master_address);
+}

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef MCFS_FS_OPTIONS_H
+#define MCFS_FS_OPTIONS_H
+
+/* What a mount was asked for: source, mount point and -o options. */
+
+#include "common/flags.h"
+#include <mooncakefs/error.h>
+
+struct mount_options {
+    /* -o name=value; the names are in options.c */
+    char *tenant, *storage_path, *backend, *eviction, *master_flags, *log_file, *temp_pattern;
+    char *listen, *verify, *fsname;
+    bool ro, allow_other, allow_root, default_permissions, passthrough, verbose;
+    bool ignored; /* options of mount(8) that mean nothing here */
+    uint32_t uid, gid, umask, threads;
+    bool has_uid, has_gid, has_umask;
+    uint64_t rpc_timeout_ms, lease_wait_ms, attr_timeout_ms;
+    uint64_t bucket_size_limit, bucket_keys_limit, capacity, single_object_min, flush_interval_ms;
+    char *uid_text, *gid_text, *umask_text;
+
+    /* the command line */
+    bool foreground, debug, help, version, recover;
+    char *source; /* NULL: standalone in the default state directory */
+    char *mountpoint;
+};
+
+/* Takes the command line apart, as mount.fuse and people write it. */
+int mount_options_parse(struct mount_options *o, int argc, char **argv, struct mcfs_error *err);
+void mount_options_free(struct mount_options *o);
+void mount_options_help(void);
+
+/* What the source means. */
+enum source_kind { SOURCE_STANDALONE, SOURCE_MASTER };
+struct source {
+    enum source_kind kind;
+    char *state_dir;      /* malloc'ed; absolute or as given */
+    char *master_address; /* SOURCE_MASTER */
+};
+int source_parse(const struct mount_options *o, struct source *out, struct mcfs_error *err);
+void source_free(struct source *s);
+
+#endif

@@ -1,0 +1,493 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Listing.  A directory of keys is listed in three parts: "." and ".."; what only this mount has
+ * (kept directories, temporary names, the directory's own object "%="), taken down when the
+ * directory is opened; and what the master lists, batch by batch.  Offsets say part and place, and
+ * the master's places are stable, so that a listing resumes anywhere.
+ */
+#include "common/cleanup.h"
+#include "common/clock.h"
+#include "common/hash.h"
+#include "common/table.h"
+#include "fs/fs.h"
+#include "fs/namespace.h"
+
+#include <dirent.h>
+
+#define BATCH 1024
+#define PART_SHIFT 60
+#define PART_DOTS 0ull
+#define PART_LOCAL 1ull
+#define PART_MASTER 2ull
+#define PLACE_MASK ((1ull << PART_SHIFT) - 1)
+
+struct item {
+    char *name; /* encoded */
+    enum inode_kind kind;
+    uint64_t size, version;
+    int64_t mtime_ns;
+    struct mcfs_attr attr;
+    uint64_t next; /* offset behind it */
+};
+
+struct items {
+    struct item *v;
+    size_t count, cap;
+    bool failed;
+};
+
+struct dir_handle {
+    pthread_mutex_t lock; /* one reader of a handle at a time */
+    struct inode *inode;
+    struct items local;
+    struct items batch;   /* of the master */
+    uint64_t batch_start; /* cookie that the batch begins behind */
+    uint64_t batch_next;  /* cookie to go on with; 0: this is the last one */
+    bool have_batch;
+    struct mcfs_table pieces; /* of long names that were listed already */
+};
+
+static struct dir_handle *dir_of(const struct fuse_file_info *fi)
+{
+    return (struct dir_handle *)(uintptr_t)fi->fh;
+}
+
+static struct item *items_add(struct items *list, const void *name, size_t len)
+{
+    if (list->count == list->cap) {
+        size_t cap = list->cap ? list->cap * 2 : 64;
+        struct item *v = realloc(list->v, cap * sizeof(*v));
+        if (!v) {
+            list->failed = true;
+            return NULL;
+        }
+        list->v = v;
+        list->cap = cap;
+    }
+    struct item *item = &list->v[list->count];
+    *item = (struct item){.name = strndup(name, len)};
+    if (!item->name) {
+        list->failed = true;
+        return NULL;
+    }
+    list->count++;
+    return item;
+}
+
+static void items_clear(struct items *list)
+{
+    for (size_t i = 0; i < list->count; i++)
+        free(list->v[i].name);
+    list->count = 0;
+    list->failed = false;
+}
+
+static uint64_t piece_hash(const void *e)
+{
+    return mcfs_hash(e, strlen(e));
+}
+
+static bool piece_eq(const void *e, const void *key)
+{
+    return strcmp(e, key) == 0;
+}
+
+/* Whether this piece is listed for the first time on this handle. */
+static bool piece_is_new(struct dir_handle *d, const char *name)
+{
+    if (mcfs_table_find(&d->pieces, piece_hash(name), piece_eq, name))
+        return false;
+    char *copy = strdup(name);
+    if (copy && mcfs_table_add(&d->pieces, copy))
+        free(copy);
+    return true;
+}
+
+/* ---- what only this mount has ---- */
+
+struct gather {
+    struct dir_handle *d;
+    struct mcfs_slice rest; /* of a piece's directory: what its children's components begin with */
+};
+
+static void add_encoded(struct items *list, struct mcfs_slice raw, enum inode_kind kind,
+                        struct item **out)
+{
+    struct mcfs_buf name = MCFS_BUF_INIT;
+    namespace_encode(raw, &name);
+    *out = name.failed || name.len > NAME_PIECE_MAX ? NULL : items_add(list, name.data, name.len);
+    if (*out)
+        (*out)->kind = kind;
+    mcfs_buf_free(&name);
+}
+
+static void add_kept(struct mcfs_slice name, const struct mcfs_attr *attr, void *arg)
+{
+    struct gather *g = arg;
+    struct item *item;
+    add_encoded(&g->d->local, name, INODE_DIR, &item);
+    if (item && attr)
+        item->attr = *attr;
+}
+
+static void add_temp(struct mcfs_slice name, struct inode *inode, void *arg)
+{
+    struct gather *g = arg;
+    struct item *item;
+    add_encoded(&g->d->local, name, INODE_TEMP, &item);
+    if (item) {
+        item->attr = inode->attr;
+        item->size = inode->size;
+    }
+}
+
+static void add_view(const char *name, enum inode_kind kind, uint64_t size, int64_t mtime_ns,
+                     void *arg)
+{
+    struct gather *g = arg;
+    struct item *item = items_add(&g->d->local, name, strlen(name));
+    if (item) {
+        item->kind = kind;
+        item->size = size;
+        item->mtime_ns = mtime_ns;
+    }
+}
+
+static bool is_whole_prefix(struct mcfs_slice prefix)
+{
+    return prefix.len == 0 || prefix.data[prefix.len - 1] == '/';
+}
+
+static int gather_local(struct fs *fs, struct dir_handle *d, struct mcfs_error *err)
+{
+    struct inode *inode = d->inode;
+    struct gather g = {d, {NULL, 0}};
+    struct mcfs_slice tenant = inode_tenant(inode), prefix = inode_key(inode);
+    if (inode->kind != INODE_DIR)
+        return view_list(fs, inode, add_view, &g, NULL, err);
+    if (!is_whole_prefix(prefix))
+        return 0;
+    local_dirs_children(fs->dirs, tenant, prefix, add_kept, &g);
+    temp_names_children(fs->temps, tenant, prefix, add_temp, &g);
+    if (prefix.len > 1) {
+        struct mcfs_master_lookup found;
+        struct mcfs_slice key = mcfs_slice(prefix.data, prefix.len - 1);
+        if (mcfs_master_lookup(node_master(fs->node), tenant, key, &found, NULL, err))
+            return -1;
+        struct item *item = found.has_object ? items_add(&d->local, "%=", 2) : NULL;
+        if (item) {
+            item->kind = INODE_FILE;
+            item->size = found.object.size;
+            item->version = found.object.version;
+            item->attr = found.object.attr;
+        }
+    }
+    return d->local.failed ? mcfs_fail_errno(err, ENOMEM, "opendir") : 0;
+}
+
+/* ---- what the master lists ---- */
+
+struct fill {
+    struct fs *fs;
+    struct dir_handle *d;
+    struct mcfs_slice within; /* of a piece's directory: the beginning of the component */
+};
+
+static bool is_kept(const struct fill *f, struct mcfs_slice name)
+{
+    struct mcfs_slice prefix = inode_key(f->d->inode);
+    _cleanup_buf_ struct mcfs_buf b = MCFS_BUF_INIT;
+    mcfs_buf_append(&b, prefix.data, prefix.len);
+    mcfs_buf_append(&b, name.data, name.len);
+    mcfs_buf_append(&b, "/", 1);
+    return !b.failed && local_dirs_get(f->fs->dirs, inode_tenant(f->d->inode),
+                                       mcfs_slice(b.data, b.len), NULL, NULL);
+}
+
+static void add_entry(const struct mcfs_master_entry *e, void *arg)
+{
+    struct fill *f = arg;
+    if (e->shadowed)
+        return; /* the directory of that name shows it as "%=" */
+    if (e->name.len < f->within.len || memcmp(e->name.data, f->within.data, f->within.len) != 0 ||
+        (f->within.len && e->name.len == f->within.len))
+        return;
+    struct mcfs_slice rest = mcfs_slice(e->name.data + f->within.len, e->name.len - f->within.len);
+    bool kept = !f->within.len && is_kept(f, e->name);
+    if (kept && e->is_dir)
+        return; /* listed among the local ones */
+    _cleanup_buf_ struct mcfs_buf name = MCFS_BUF_INIT;
+    bool whole = namespace_encode_piece(rest, 0, &name) == rest.len;
+    mcfs_buf_append(&name, "", 1);
+    if (name.failed || (!whole && !piece_is_new(f->d, (char *)name.data)))
+        return;
+    struct item *item = items_add(&f->d->batch, name.data, name.len - 1);
+    if (!item)
+        return;
+    item->kind = e->is_dir || !whole ? INODE_DIR : INODE_FILE;
+    item->version = e->version;
+    item->size = e->size;
+    item->attr = e->attr;
+    item->next = e->cookie;
+}
+
+static int fetch(struct fs *fs, struct dir_handle *d, uint64_t cookie,
+                 const struct mcfs_cancel *cancel, struct mcfs_error *err)
+{
+    struct mcfs_slice prefix = inode_key(d->inode);
+    struct fill f = {fs, d, {"", 0}};
+    if (!is_whole_prefix(prefix)) {
+        const char *slash = memrchr(prefix.data, '/', prefix.len);
+        size_t dir = slash ? (size_t)(slash - prefix.data) + 1 : 0;
+        f.within = mcfs_slice(prefix.data + dir, prefix.len - dir);
+        prefix.len = dir;
+    }
+    d->batch_start = cookie;
+    d->have_batch = true;
+    do {
+        items_clear(&d->batch);
+        if (mcfs_master_list(node_master(fs->node), inode_tenant(d->inode), prefix, cookie, BATCH,
+                             add_entry, &f, &d->batch_next, cancel, err)) {
+            d->have_batch = false;
+            if (!err || err->code != MCFS_OBJECT_NOT_FOUND)
+                return -1;
+            d->batch_next = 0; /* kept by this mount, empty for the master */
+            d->have_batch = true;
+            return 0;
+        }
+        cookie = d->batch_next;
+    } while (d->batch.count == 0 && d->batch_next && !d->batch.failed);
+    return d->batch.failed ? mcfs_fail_errno(err, ENOMEM, "readdir") : 0;
+}
+
+/* ---- replies ---- */
+
+void fs_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+    struct fs *fs = fs_of(req);
+    struct inode *inode = inode_from(fs->inodes, ino);
+    struct mcfs_error err = MCFS_ERROR_INIT;
+    struct dir_handle *d = calloc(1, sizeof(*d));
+    if (!d) {
+        fuse_reply_err(req, ENOMEM);
+        return;
+    }
+    pthread_mutex_init(&d->lock, NULL);
+    d->inode = inode_ref(fs->inodes, inode);
+    d->pieces = (struct mcfs_table)MCFS_TABLE_INIT(piece_hash);
+    fi->fh = (uint64_t)(uintptr_t)d;
+    if (gather_local(fs, d, &err)) {
+        fs_releasedir(req, ino, fi);
+        return;
+    }
+    fuse_reply_open(req, fi);
+}
+
+void fs_releasedir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+    struct fs *fs = fs_of(req);
+    struct dir_handle *d = dir_of(fi);
+    char *piece;
+    (void)ino;
+    for (size_t i = 0; (piece = mcfs_table_next(&d->pieces, &i));)
+        free(piece);
+    mcfs_table_free(&d->pieces);
+    items_clear(&d->local);
+    items_clear(&d->batch);
+    free(d->local.v);
+    free(d->batch.v);
+    inode_unref(fs->inodes, d->inode);
+    pthread_mutex_destroy(&d->lock);
+    free(d);
+    fuse_reply_err(req, 0);
+}
+
+struct reply_buf {
+    fuse_req_t req;
+    struct fs *fs;
+    struct dir_handle *d;
+    bool plus;
+    char *data;
+    size_t size, used;
+};
+
+static ino_t item_ino(struct reply_buf *r, const struct item *item, mode_t *type)
+{
+    *type = item->kind == INODE_LATEST ? S_IFLNK
+            : item->kind == INODE_FILE || item->kind == INODE_TEMP ||
+                    item->kind == INODE_SNAPFILE || item->kind == INODE_CONTROL_FILE
+                ? S_IFREG
+                : S_IFDIR;
+    struct mcfs_slice prefix = inode_key(r->d->inode);
+    _cleanup_buf_ struct mcfs_buf key = MCFS_BUF_INIT;
+    mcfs_buf_append(&key, prefix.data, prefix.len);
+    if (namespace_decode(mcfs_slice_str(item->name), &key) == NAME_SELF && key.len)
+        key.len--;
+    bool is_dir = *type == S_IFDIR;
+    if (is_dir && item->kind == INODE_DIR)
+        mcfs_buf_append(&key, "/", 1);
+    return fs_ino(inode_tenant(r->d->inode), mcfs_slice(key.data, key.len), is_dir);
+}
+
+/* Attributes beside the name, without an inode for the kernel to remember: only what stat by
+ * look-up would show too is given with a nodeid, and that costs a look-up.  So names travel alone
+ * unless the kernel asks for both. */
+static bool put_item(struct reply_buf *r, const char *name, ino_t ino, mode_t type, uint64_t next)
+{
+    struct stat st = {.st_ino = ino, .st_mode = type};
+    size_t need;
+    if (r->plus) {
+        struct fuse_entry_param e = {.attr = st};
+        need = fuse_add_direntry_plus(r->req, r->data + r->used, r->size - r->used, name, &e,
+                                      (off_t)next);
+    } else {
+        need =
+            fuse_add_direntry(r->req, r->data + r->used, r->size - r->used, name, &st, (off_t)next);
+    }
+    if (need > r->size - r->used)
+        return false;
+    r->used += need;
+    return true;
+}
+
+static void init_listed(struct inode *inode, void *arg)
+{
+    const struct item *item = arg;
+    inode->size = item->size;
+    inode->attr = item->attr;
+}
+
+/* With a nodeid: the kernel keeps the attributes of an object for a lease only when it has one, and
+ * a listing grants none, so they are good for this very moment. */
+static bool put_item_plus(struct reply_buf *r, const struct item *item, ino_t ino, mode_t type)
+{
+    struct fs *fs = r->fs;
+    if (!r->plus || item->kind != INODE_FILE || r->d->inode->kind != INODE_DIR ||
+        strcmp(item->name, "%=") == 0)
+        return put_item(r, item->name, ino, type, item->next);
+    struct mcfs_slice prefix = inode_key(r->d->inode);
+    _cleanup_buf_ struct mcfs_buf key = MCFS_BUF_INIT;
+    struct fuse_entry_param e;
+    mcfs_buf_append(&key, prefix.data, prefix.len);
+    namespace_decode(mcfs_slice_str(item->name), &key);
+    struct inode *inode =
+        inode_get(fs->inodes, INODE_FILE, inode_tenant(r->d->inode), mcfs_slice(key.data, key.len),
+                  item->version, init_listed, (void *)(uintptr_t)item);
+    if (!inode)
+        return put_item(r, item->name, ino, type, item->next);
+    fs_fill_entry(fs, inode, 0, &e);
+    e.attr_timeout = e.entry_timeout = 0;
+    size_t need = fuse_add_direntry_plus(r->req, r->data + r->used, r->size - r->used, item->name,
+                                         &e, (off_t)item->next);
+    if (need > r->size - r->used) {
+        inode_unref(fs->inodes, inode);
+        return false;
+    }
+    r->used += need;
+    inode_give_to_kernel(fs->inodes, inode);
+    return true;
+}
+
+static bool list_dots(struct reply_buf *r, uint64_t *place)
+{
+    static const char *const dots[] = {".", ".."};
+    for (; *place < 2; ++*place) {
+        uint64_t next = *place == 1 ? PART_LOCAL << PART_SHIFT : *place + 1;
+        if (!put_item(r, dots[*place], *place == 0 ? inode_nodeid(r->d->inode) : 1, S_IFDIR, next))
+            return false;
+    }
+    return true;
+}
+
+static bool list_local(struct reply_buf *r, uint64_t *place)
+{
+    for (; *place < r->d->local.count; ++*place) {
+        struct item *item = &r->d->local.v[*place];
+        mode_t type;
+        ino_t ino = item_ino(r, item, &type);
+        if (!put_item(r, item->name, ino, type, PART_LOCAL << PART_SHIFT | (*place + 1)))
+            return false;
+    }
+    return true;
+}
+
+/* Fills the reply from the master's batches; -1 on error. */
+static int list_master(struct reply_buf *r, uint64_t cookie, const struct mcfs_cancel *cancel,
+                       struct mcfs_error *err)
+{
+    struct dir_handle *d = r->d;
+    for (;;) {
+        size_t i = 0;
+        /* The place lies in this batch when it is its start or behind one of its entries. */
+        bool inside = d->have_batch && cookie == d->batch_start;
+        for (; d->have_batch && !inside && i < d->batch.count; i++)
+            if ((d->batch.v[i].next & PLACE_MASK) == cookie)
+                inside = true;
+        if (!inside && fetch(r->fs, d, cookie, cancel, err))
+            return r->used ? 0 : -1;
+        if (!inside)
+            i = 0;
+        for (; i < d->batch.count; i++) {
+            struct item item = d->batch.v[i];
+            mode_t type;
+            ino_t ino = item_ino(r, &item, &type);
+            item.next = PART_MASTER << PART_SHIFT | (item.next & PLACE_MASK);
+            if (!put_item_plus(r, &item, ino, type))
+                return 0;
+        }
+        if (!d->batch_next)
+            return 0;
+        cookie = d->batch_next;
+    }
+}
+
+static void list(fuse_req_t req, size_t size, off_t off, struct fuse_file_info *fi, bool plus)
+{
+    struct fs *fs = fs_of(req);
+    struct dir_handle *d = dir_of(fi);
+    struct mcfs_error err = MCFS_ERROR_INIT;
+    struct reply_buf r = {req, fs, d, plus, malloc(size), size, 0};
+    uint64_t part = (uint64_t)off >> PART_SHIFT, place = (uint64_t)off & PLACE_MASK;
+    struct fs_cancel c;
+    int rc = 0;
+    if (!r.data) {
+        fuse_reply_err(req, ENOMEM);
+        return;
+    }
+    atomic_fetch_add_explicit(&fs->counters.readdirs, 1, memory_order_relaxed);
+    fs_cancel_begin(&c, req);
+    pthread_mutex_lock(&d->lock);
+    bool more = true;
+    if (part == PART_DOTS) {
+        more = list_dots(&r, &place);
+        part = PART_LOCAL;
+        place = 0;
+    }
+    if (more && part == PART_LOCAL) {
+        more = list_local(&r, &place);
+        part = PART_MASTER;
+        place = 0;
+    }
+    if (more && part == PART_MASTER && d->inode->kind == INODE_DIR)
+        rc = list_master(&r, place, &c.cancel, &err);
+    pthread_mutex_unlock(&d->lock);
+    fs_cancel_end(&c);
+    if (rc)
+        fs_reply_error(req, &err);
+    else
+        fuse_reply_buf(req, r.data, r.used);
+    free(r.data);
+}
+
+void fs_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi)
+{
+    (void)ino;
+    list(req, size, off, fi, false);
+}
+
+void fs_readdirplus(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
+                    struct fuse_file_info *fi)
+{
+    (void)ino;
+    list(req, size, off, fi, true);
+}

@@ -1,0 +1,306 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "fs/staging.h"
+
+#include "common/cleanup.h"
+#include "common/crc32c.h"
+#include "common/file.h"
+
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <sys/stat.h>
+
+#define COPY_CHUNK (1u << 20)
+#define SIZE_MAX_BYTES (1ull << 47)
+
+struct staging {
+    char *dir, *path; /* path: NULL while there is no file */
+    int fd;
+    uint64_t memory_max, size;
+    struct mcfs_buf memory; /* content while fd < 0; its len may be less than size: zeros follow */
+    struct replica_reader *base; /* not yet copied in; size is its size */
+    uint32_t crc;
+    uint64_t crc_upto; /* crc covers bytes 0..crc_upto, as long as writes come in order */
+    bool crc_valid;
+};
+
+static atomic_ullong next_file;
+
+struct staging *staging_new(const char *dir, uint64_t memory_max, struct mcfs_error *err)
+{
+    struct staging *s = calloc(1, sizeof(*s));
+    if (s && (s->dir = strdup(dir))) {
+        s->fd = -1;
+        s->memory_max = memory_max;
+        s->crc_valid = true;
+        return s;
+    }
+    free(s);
+    mcfs_fail_errno(err, ENOMEM, "staging");
+    return NULL;
+}
+
+static void drop_file(struct staging *s, bool keep)
+{
+    if (s->fd >= 0)
+        close(s->fd);
+    s->fd = -1;
+    if (s->path && !keep)
+        unlink(s->path);
+    free(s->path);
+    s->path = NULL;
+}
+
+static void free_parts(struct staging *s, bool keep_file)
+{
+    drop_file(s, keep_file);
+    node_reader_close(s->base);
+    mcfs_buf_free(&s->memory);
+    free(s->dir);
+    free(s);
+}
+
+void staging_free(struct staging *s)
+{
+    if (s)
+        free_parts(s, false);
+}
+
+void staging_leave(struct staging *s)
+{
+    if (s)
+        free_parts(s, true);
+}
+
+struct staging *staging_adopt(const char *path, uint64_t memory_max, struct mcfs_error *err)
+{
+    struct stat st;
+    struct staging *s = staging_new("", memory_max, err);
+    if (!s)
+        return NULL;
+    s->fd = open(path, O_RDWR | O_CLOEXEC);
+    s->path = strdup(path);
+    if (s->fd < 0 || !s->path || fstat(s->fd, &st)) {
+        mcfs_fail_errno(err, errno, "%s", path);
+        staging_leave(s);
+        return NULL;
+    }
+    s->size = (uint64_t)st.st_size;
+    s->crc_valid = false;
+    return s;
+}
+
+void staging_set_base(struct staging *s, struct replica_reader *base, uint64_t size)
+{
+    node_reader_close(s->base);
+    s->base = base;
+    s->size = size;
+    s->crc_valid = false;
+}
+
+uint64_t staging_size(const struct staging *s)
+{
+    return s->size;
+}
+
+/* Moves the content into a file, which it needs from `memory_max` bytes on. */
+static int spill(struct staging *s, struct mcfs_error *err)
+{
+    char *path;
+    if (s->fd >= 0)
+        return 0;
+    if (asprintf(&path, "%s/w-%d-%llu", s->dir, (int)getpid(),
+                 (unsigned long long)atomic_fetch_add(&next_file, 1)) < 0)
+        return mcfs_fail_errno(err, ENOMEM, "staging");
+    int fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    if (fd < 0 || mcfs_pwrite_full(fd, s->memory.data, s->memory.len, 0) ||
+        (s->memory.len < s->size && ftruncate(fd, (off_t)s->size))) {
+        mcfs_fail_errno(err, errno, "%s", path);
+        if (fd >= 0) {
+            close(fd);
+            unlink(path);
+        }
+        free(path);
+        return -1;
+    }
+    s->fd = fd;
+    s->path = path;
+    mcfs_buf_free(&s->memory);
+    return 0;
+}
+
+static int write_raw(struct staging *s, const void *data, size_t len, uint64_t off,
+                     struct mcfs_error *err)
+{
+    uint64_t end = off + len;
+    if (s->fd < 0 && end > s->memory_max && spill(s, err))
+        return -1;
+    if (s->fd >= 0) {
+        if (mcfs_pwrite_full(s->fd, data, len, off))
+            return mcfs_fail_errno(err, errno, "%s", s->path);
+    } else {
+        if (end > s->memory.len) {
+            size_t more = (size_t)(end - s->memory.len);
+            uint8_t *to = mcfs_buf_reserve(&s->memory, more);
+            if (!to)
+                return mcfs_fail_errno(err, ENOMEM, "staging");
+            memset(to, 0, more);
+            s->memory.len += more;
+        }
+        memcpy(s->memory.data + off, data, len);
+    }
+    s->size = MCFS_MAX(s->size, end);
+    return 0;
+}
+
+/* Copies what the object started from, up to `keep` bytes of it. */
+static int copy_base(struct staging *s, uint64_t keep, const struct mcfs_cancel *cancel,
+                     struct mcfs_error *err)
+{
+    struct replica_reader *base = s->base;
+    uint64_t size = MCFS_MIN(s->size, keep), done = 0;
+    if (!base)
+        return 0;
+    _cleanup_free_ char *chunk = malloc(COPY_CHUNK);
+    if (!chunk)
+        return mcfs_fail_errno(err, ENOMEM, "staging");
+    uint64_t whole = s->size;
+    s->size = 0;
+    while (done < size) {
+        int64_t n = node_reader_read(base, chunk, (size_t)MCFS_MIN(COPY_CHUNK, size - done), done,
+                                     cancel, err);
+        if (n == 0)
+            mcfs_fail(err, MCFS_INVALID_READ, "the object is shorter than it should be");
+        if (n <= 0 || write_raw(s, chunk, (size_t)n, done, err)) {
+            s->size = whole;
+            drop_file(s, false);
+            mcfs_buf_free(&s->memory);
+            return -1;
+        }
+        done += (uint64_t)n;
+    }
+    s->base = NULL;
+    node_reader_close(base);
+    return 0;
+}
+
+int64_t staging_read(struct staging *s, void *buf, size_t len, uint64_t off,
+                     const struct mcfs_cancel *cancel, struct mcfs_error *err)
+{
+    if (off >= s->size)
+        return 0;
+    len = (size_t)MCFS_MIN(len, s->size - off);
+    if (s->base)
+        return node_reader_read(s->base, buf, len, off, cancel, err);
+    if (s->fd >= 0) {
+        ssize_t n = mcfs_pread_full(s->fd, buf, len, off);
+        return n < 0 ? mcfs_fail_errno(err, errno, "%s", s->path) : n;
+    }
+    size_t have = off < s->memory.len ? MCFS_MIN(len, s->memory.len - (size_t)off) : 0;
+    if (have)
+        memcpy(buf, s->memory.data + off, have);
+    memset((char *)buf + have, 0, len - have);
+    return (int64_t)len;
+}
+
+int staging_write(struct staging *s, const void *data, size_t len, uint64_t off,
+                  const struct mcfs_cancel *cancel, struct mcfs_error *err)
+{
+    if (off > SIZE_MAX_BYTES || len > SIZE_MAX_BYTES - off)
+        return mcfs_fail_errno(err, EFBIG, "object");
+    if (copy_base(s, UINT64_MAX, cancel, err))
+        return -1;
+    if (s->crc_valid && off == s->crc_upto) {
+        s->crc = mcfs_crc32c(s->crc, data, len);
+        s->crc_upto += len;
+    } else {
+        s->crc_valid = false;
+    }
+    return write_raw(s, data, len, off, err);
+}
+
+int staging_truncate(struct staging *s, uint64_t size, const struct mcfs_cancel *cancel,
+                     struct mcfs_error *err)
+{
+    if (size > SIZE_MAX_BYTES)
+        return mcfs_fail_errno(err, EFBIG, "object");
+    if (size == s->size)
+        return 0;
+    if (size == 0) {
+        drop_file(s, false);
+        node_reader_close(s->base);
+        s->base = NULL;
+        mcfs_buf_reset(&s->memory);
+        s->size = 0;
+        s->crc = 0;
+        s->crc_upto = 0;
+        s->crc_valid = true;
+        return 0;
+    }
+    if (copy_base(s, size, cancel, err))
+        return -1;
+    s->crc_valid = false;
+    if (s->fd < 0 && size > s->memory_max && spill(s, err))
+        return -1;
+    if (s->fd >= 0) {
+        if (ftruncate(s->fd, (off_t)size))
+            return mcfs_fail_errno(err, errno, "%s", s->path);
+    } else if (size < s->memory.len) {
+        s->memory.len = (size_t)size;
+    }
+    s->size = size;
+    return 0;
+}
+
+int64_t staging_seek(struct staging *s, uint64_t off, bool hole, struct mcfs_error *err)
+{
+    if (off >= s->size)
+        return mcfs_fail_errno(err, ENXIO, "seek");
+    if (s->fd >= 0) {
+        off_t at = lseek(s->fd, (off_t)off, hole ? SEEK_HOLE : SEEK_DATA);
+        return at < 0 ? mcfs_fail_errno(err, errno, "seek") : at;
+    }
+    return hole ? (int64_t)s->size : (int64_t)off;
+}
+
+int staging_describe(struct staging *s, struct node_put *put, const struct mcfs_cancel *cancel,
+                     struct mcfs_error *err)
+{
+    if (copy_base(s, UINT64_MAX, cancel, err))
+        return -1;
+    put->size = s->size;
+    put->has_crc = s->crc_valid && s->crc_upto == s->size;
+    put->crc32c = s->crc;
+    if (s->fd >= 0) {
+        put->staging_path = s->path;
+        return 0;
+    }
+    if (s->memory.len < s->size) { /* a tail that truncation made: zeros */
+        size_t more = (size_t)(s->size - s->memory.len);
+        uint8_t *to = mcfs_buf_reserve(&s->memory, more);
+        if (!to)
+            return mcfs_fail_errno(err, ENOMEM, "staging");
+        memset(to, 0, more);
+        s->memory.len += more;
+    }
+    put->data = s->memory.data ? (const void *)s->memory.data : "";
+    return 0;
+}
+
+void staging_published(struct staging *s, struct replica_reader *base)
+{
+    uint64_t size = s->size;
+    drop_file(s, false);
+    mcfs_buf_free(&s->memory);
+    staging_set_base(s, base, size);
+}
+
+const char *staging_file(struct staging *s, const struct mcfs_cancel *cancel,
+                         struct mcfs_error *err)
+{
+    return copy_base(s, UINT64_MAX, cancel, err) || spill(s, err) ? NULL : s->path;
+}
+
+const char *staging_path(const struct staging *s)
+{
+    return s->path;
+}

@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef MCFS_FS_STAGING_H
+#define MCFS_FS_STAGING_H
+
+/*
+ * The content of an object that is being written: in memory while it is small, in a file of the
+ * state directory once it is not, so that a large object can become a bucket by renaming that file.
+ * What it starts from (when an object is changed rather than written anew) is copied in at the
+ * first change only.
+ *
+ * The caller locks.
+ */
+
+#include "fs/node/node.h"
+
+struct staging;
+
+/* Empty, with its file (when it comes to that) in `dir`; from `memory_max` bytes on it is a file.
+ */
+struct staging *staging_new(const char *dir, uint64_t memory_max, struct mcfs_error *err);
+
+/* Drops the content and the file. */
+void staging_free(struct staging *s);
+
+/* Starts from an object's content; takes the reader over. */
+void staging_set_base(struct staging *s, struct replica_reader *base, uint64_t size);
+
+uint64_t staging_size(const struct staging *s);
+
+/* Returns the count (0 at the end) or -1. */
+int64_t staging_read(struct staging *s, void *buf, size_t len, uint64_t off,
+                     const struct mcfs_cancel *cancel, struct mcfs_error *err);
+int staging_write(struct staging *s, const void *data, size_t len, uint64_t off,
+                  const struct mcfs_cancel *cancel, struct mcfs_error *err);
+int staging_truncate(struct staging *s, uint64_t size, const struct mcfs_cancel *cancel,
+                     struct mcfs_error *err);
+
+/* SEEK_DATA and SEEK_HOLE; -1 with ENXIO past the end. */
+int64_t staging_seek(struct staging *s, uint64_t off, bool hole, struct mcfs_error *err);
+
+/* Fills in where a put finds the bytes (data or staging_path, size, checksum when it is known). */
+int staging_describe(struct staging *s, struct node_put *put, const struct mcfs_cancel *cancel,
+                     struct mcfs_error *err);
+
+/* The put has used the file up: the content is the published object from now on, read through
+ * `base`. */
+void staging_published(struct staging *s, struct replica_reader *base);
+
+/* Makes sure that the content is in a file and durable as far as the process's death goes; for
+ * names that are kept across a restart.  Returns its path, owned by the staging, or NULL. */
+const char *staging_file(struct staging *s, const struct mcfs_cancel *cancel,
+                         struct mcfs_error *err);
+
+/* Path of its file, NULL while there is none. */
+const char *staging_path(const struct staging *s);
+
+/* Takes an existing file as the content (after a restart). */
+struct staging *staging_adopt(const char *path, uint64_t memory_max, struct mcfs_error *err);
+
+/* Leaves the file where it is and frees the rest. */
+void staging_leave(struct staging *s);
+
+#endif

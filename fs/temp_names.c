@@ -1,0 +1,319 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "fs/temp_names.h"
+
+#include "common/cleanup.h"
+#include "common/clock.h"
+#include "common/file.h"
+#include "common/log.h"
+#include "common/mp.h"
+
+#include <ctype.h>
+#include <fnmatch.h>
+#include <limits.h>
+#include <sys/stat.h>
+
+#define KEEP_NS (86400ll * 1000000000)
+#define INFO_MAX 8192
+
+struct temp_names {
+    struct inode_table *inodes;
+    char *dir, *patterns;
+    uint64_t memory_max;
+    pthread_mutex_t lock; /* guards list; after an inode's lock */
+    struct inode **list;
+    size_t count, cap;
+};
+
+struct temp_names *temp_names_new(struct inode_table *inodes, const char *staging_dir,
+                                  uint64_t memory_max, const char *patterns)
+{
+    struct temp_names *t = calloc(1, sizeof(*t));
+    if (!t)
+        return NULL;
+    t->inodes = inodes;
+    t->dir = strdup(staging_dir);
+    t->patterns = strdup(patterns ? patterns : "");
+    t->memory_max = memory_max;
+    pthread_mutex_init(&t->lock, NULL);
+    return t;
+}
+
+void temp_names_free(struct temp_names *t)
+{
+    if (!t)
+        return;
+    for (size_t i = 0; i < t->count; i++) {
+        /* The file is what the next daemon finds. */
+        staging_leave(t->list[i]->staging);
+        t->list[i]->staging = NULL;
+        inode_unref(t->inodes, t->list[i]);
+    }
+    free(t->list);
+    pthread_mutex_destroy(&t->lock);
+    free(t->dir);
+    free(t->patterns);
+    free(t);
+}
+
+/* rsync's ".name.XXXXXX".  Six lower-case letters alone are left out: they are more often an
+ * extension (".x.config") than one of rsync's, and a published temporary is only slower. */
+static bool is_rsync_name(const char *name, size_t len)
+{
+    bool random = false;
+    if (len < 9 || name[0] != '.' || name[len - 7] != '.')
+        return false;
+    for (size_t i = len - 6; i < len; i++) {
+        if (!isalnum((unsigned char)name[i]))
+            return false;
+        random |= !islower((unsigned char)name[i]);
+    }
+    return random;
+}
+
+bool temp_names_match(const struct temp_names *t, struct mcfs_slice name)
+{
+    static const char *const globs[] = {"*.tmp", "*.tmp.*", "*.tmp-*", "*.part"};
+    char text[NAME_MAX + 1], *save;
+    if (name.len == 0 || name.len >= sizeof(text) || memchr(name.data, 0, name.len))
+        return false;
+    memcpy(text, name.data, name.len);
+    text[name.len] = 0;
+    for (size_t i = 0; i < MCFS_ARRAY_SIZE(globs); i++)
+        if (fnmatch(globs[i], text, 0) == 0)
+            return true;
+    if (is_rsync_name(text, name.len))
+        return true;
+    if (!*t->patterns)
+        return false;
+    _cleanup_free_ char *patterns = strdup(t->patterns);
+    for (char *p = patterns ? strtok_r(patterns, ":", &save) : NULL; p;
+         p = strtok_r(NULL, ":", &save))
+        if (fnmatch(p, text, 0) == 0)
+            return true;
+    return false;
+}
+
+static int list_add(struct temp_names *t, struct inode *inode)
+{
+    MCFS_LOCK_SCOPE(&t->lock);
+    if (t->count == t->cap) {
+        size_t cap = t->cap ? t->cap * 2 : 16;
+        struct inode **list = realloc(t->list, cap * sizeof(struct inode *));
+        if (!list)
+            return -1;
+        t->list = list;
+        t->cap = cap;
+    }
+    t->list[t->count++] = inode_ref(t->inodes, inode);
+    return 0;
+}
+
+static bool list_del(struct temp_names *t, struct inode *inode)
+{
+    MCFS_LOCK_SCOPE(&t->lock);
+    for (size_t i = 0; i < t->count; i++) {
+        if (t->list[i] == inode) {
+            t->list[i] = t->list[--t->count];
+            return true;
+        }
+    }
+    return false;
+}
+
+struct inode *temp_names_find(struct temp_names *t, struct mcfs_slice tenant, struct mcfs_slice key)
+{
+    return inode_find(t->inodes, INODE_TEMP, tenant, key, 0);
+}
+
+struct inode *temp_names_create(struct temp_names *t, struct mcfs_slice tenant,
+                                struct mcfs_slice key, const struct mcfs_attr *attr,
+                                struct mcfs_error *err)
+{
+    struct inode *old = temp_names_find(t, tenant, key);
+    if (old) {
+        temp_names_drop(t, old);
+        inode_unref(t->inodes, old);
+    }
+    struct staging *staging = staging_new(t->dir, t->memory_max, err);
+    struct inode *inode = staging ? inode_make(t->inodes, INODE_TEMP, tenant, key) : NULL;
+    if (!inode || list_add(t, inode)) {
+        inode_unref(t->inodes, inode);
+        if (!inode)
+            staging_free(staging);
+        mcfs_fail_errno(err, ENOMEM, "temporary name");
+        return NULL;
+    }
+    inode->staging = staging;
+    inode->attr = *attr;
+    return inode;
+}
+
+static void info_path(char out[PATH_MAX], const char *content)
+{
+    snprintf(out, PATH_MAX, "%s.info", content);
+}
+
+int temp_names_keep(struct temp_names *t, struct inode *inode, struct mcfs_error *err)
+{
+    char path[PATH_MAX];
+    const char *content = staging_file(inode->staging, NULL, err);
+    (void)t;
+    if (!content)
+        return -1;
+    _cleanup_buf_ struct mcfs_buf b = MCFS_BUF_INIT;
+    mp_put_array(&b, 6);
+    mp_put_str(&b, inode_tenant(inode));
+    mp_put_str(&b, inode_key(inode));
+    mp_put_uint(&b, inode->attr.mode);
+    mp_put_uint(&b, inode->attr.uid);
+    mp_put_uint(&b, inode->attr.gid);
+    mp_put_int(&b, inode->attr.mtime_ns);
+    if (b.failed)
+        return mcfs_fail_errno(err, ENOMEM, "temporary name");
+    info_path(path, content);
+    return mcfs_write_file(path, b.data, b.len, 0600, false, err);
+}
+
+static void remove_info(struct inode *inode)
+{
+    char path[PATH_MAX];
+    const char *content = inode->staging ? staging_path(inode->staging) : NULL;
+    if (!content)
+        return;
+    info_path(path, content);
+    unlink(path);
+}
+
+int temp_names_rename(struct temp_names *t, struct inode *inode, struct mcfs_slice key,
+                      struct mcfs_error *err)
+{
+    struct inode *old = temp_names_find(t, inode_tenant(inode), key);
+    if (old) {
+        if (old != inode)
+            temp_names_drop(t, old);
+        inode_unref(t->inodes, old);
+    }
+    if (old == inode)
+        return 0;
+    MCFS_LOCK_SCOPE(&inode->lock);
+    if (inode_rename(t->inodes, inode, INODE_TEMP, key, 0))
+        return mcfs_fail_errno(err, ENOMEM, "rename");
+    return temp_names_keep(t, inode, err);
+}
+
+void temp_names_drop(struct temp_names *t, struct inode *inode)
+{
+    if (!list_del(t, inode))
+        return;
+    {
+        MCFS_LOCK_SCOPE(&inode->lock);
+        remove_info(inode);
+        inode->gone = true;
+    }
+    inode_unlink(t->inodes, inode);
+    inode_unref(t->inodes, inode);
+}
+
+void temp_names_forget(struct temp_names *t, struct inode *inode)
+{
+    if (list_del(t, inode))
+        inode_unref(t->inodes, inode);
+}
+
+void temp_names_children(struct temp_names *t, struct mcfs_slice tenant, struct mcfs_slice prefix,
+                         void (*fn)(struct mcfs_slice name, struct inode *inode, void *arg),
+                         void *arg)
+{
+    MCFS_LOCK_SCOPE(&t->lock);
+    for (size_t i = 0; i < t->count; i++) {
+        struct mcfs_slice key = inode_key(t->list[i]);
+        if (!mcfs_slice_eq(inode_tenant(t->list[i]), tenant) || key.len <= prefix.len ||
+            memcmp(key.data, prefix.data, prefix.len) != 0 ||
+            memchr(key.data + prefix.len, '/', key.len - prefix.len))
+            continue;
+        fn(mcfs_slice(key.data + prefix.len, key.len - prefix.len), t->list[i], arg);
+    }
+}
+
+void temp_names_expire(struct temp_names *t)
+{
+    int64_t now = mcfs_wall_ns();
+    for (;;) {
+        struct inode *old = NULL;
+        {
+            MCFS_LOCK_SCOPE(&t->lock);
+            for (size_t i = 0; i < t->count && !old; i++)
+                if (!t->list[i]->opens && now - t->list[i]->attr.mtime_ns > KEEP_NS)
+                    old = inode_ref(t->inodes, t->list[i]);
+        }
+        if (!old)
+            return;
+        mcfs_info("temporary name %.*s was not touched for a day and is dropped",
+                  MCFS_SLICE_ARG(inode_key(old)));
+        temp_names_drop(t, old);
+        inode_unref(t->inodes, old);
+    }
+}
+
+/* A name found in the staging directory: content "<name>" described by "<name>.info". */
+static int recover_one(struct temp_names *t, const char *info, const char *content,
+                       struct mcfs_error *err)
+{
+    char bytes[INFO_MAX];
+    struct mcfs_slice tenant, key;
+    struct mcfs_attr attr;
+    ssize_t n = mcfs_read_file(info, bytes, sizeof(bytes), err);
+    if (n < 0)
+        return -1;
+    struct mp_reader r = mp_reader(bytes, (size_t)n);
+    if (!mp_read_array_of(&r, 6) || !mp_read_raw(&r, &tenant) || !mp_read_raw(&r, &key) ||
+        !mp_read_u32_max(&r, 07777, &attr.mode) || !mp_read_u32_max(&r, UINT32_MAX, &attr.uid) ||
+        !mp_read_u32_max(&r, UINT32_MAX, &attr.gid) || !mp_read_int(&r, &attr.mtime_ns))
+        return mcfs_fail(err, MCFS_INVALID_PARAMS, "%s: not a description of a temporary name",
+                         info);
+    struct staging *staging = staging_adopt(content, t->memory_max, err);
+    if (!staging)
+        return -1;
+    struct inode *inode = inode_make(t->inodes, INODE_TEMP, tenant, key);
+    if (!inode || list_add(t, inode)) {
+        inode_unref(t->inodes, inode);
+        staging_leave(staging);
+        return mcfs_fail_errno(err, ENOMEM, "temporary name");
+    }
+    inode->staging = staging;
+    inode->attr = attr;
+    inode_unref(t->inodes, inode);
+    return 0;
+}
+
+int temp_names_recover(struct temp_names *t, struct mcfs_error *err)
+{
+    _cleanup_dir_ DIR *dir = opendir(t->dir);
+    struct dirent *e;
+    if (!dir)
+        return mcfs_fail_errno(err, errno, "%s", t->dir);
+    while ((e = readdir(dir))) {
+        char path[PATH_MAX], other[PATH_MAX];
+        size_t len = strlen(e->d_name);
+        bool is_info = len > 5 && strcmp(e->d_name + len - 5, ".info") == 0;
+        if (e->d_name[0] == '.')
+            continue;
+        snprintf(path, sizeof(path), "%s/%s", t->dir, e->d_name);
+        if (!is_info) {
+            snprintf(other, sizeof(other), "%s/%s.info", t->dir, e->d_name);
+            /* Never closed, so never promised. */
+            if (access(other, F_OK))
+                unlink(path);
+            continue;
+        }
+        struct mcfs_error bad = MCFS_ERROR_INIT;
+        snprintf(other, sizeof(other), "%s/%.*s", t->dir, (int)len - 5, e->d_name);
+        if (access(other, F_OK)) {
+            unlink(path); /* published, or dropped, just before the end */
+        } else if (recover_one(t, path, other, &bad)) {
+            mcfs_warning("%s", bad.msg);
+        }
+    }
+    temp_names_expire(t);
+    return 0;
+}

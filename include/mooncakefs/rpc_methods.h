@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef MOONCAKEFS_RPC_METHODS_H
+#define MOONCAKEFS_RPC_METHODS_H
+
+/*
+ * Every RPC method there is, with the shape of its params array and of its result; docs/rpc.md is
+ * checked against this table.  X(identifier, name, params, result, what it does)
+ *
+ * session: what Register returned, 0 for a caller that is no node.  Keys and names are str or bin
+ * and may hold any bytes.  An object is [version, size, lease_ms, mode, uid, gid, mtime_ns,
+ * data_type, hard_pin, shard, [replica ...]], a replica [id, type, status, size, node id, node
+ * name, endpoint, connected]. A batch answers per item, [0, item] or [code, text].
+ */
+
+#define MCFS_MASTER_METHODS(X)                                                                     \
+    X(REGISTER, "Register", "[node id, name, endpoint, capacity, used]",                           \
+      "[session, lease_ms, cluster id]",                                                           \
+      "A node makes itself known on this connection, on which it will hear Recall and "            \
+      "DiscardReplicas; InventoryItems and InventoryEnd follow.")                                  \
+    X(INVENTORY_ITEMS, "InventoryItems",                                                           \
+      "[session, [[tenant, key, version, size, mode, uid, gid, mtime_ns, data_type] ...]]",        \
+      "[index ...]",                                                                               \
+      "A part of what the node stores; the result names the items that are nobody's any more.")    \
+    X(INVENTORY_END, "InventoryEnd", "[session]", "[dropped]",                                     \
+      "The inventory is complete: replicas that it did not name are withdrawn.")                   \
+    X(PING, "Ping", "[session, capacity, used, objects]", "[nodes, discards waiting]",             \
+      "Keeps the session alive; a session the master does not know is CLIENT_NOT_FOUND.")          \
+    X(RECALL_DONE, "RecallDone", "[session, [[tenant, key, version] ...]]", "nil",                 \
+      "The node caches nothing of these any more.")                                                \
+    X(DISCARDED, "Discarded", "[session, [version ...]]", "nil",                                   \
+      "The node has dropped these versions from its store.")                                       \
+    X(GET_REPLICA_LIST, "GetReplicaList", "[session, tenant, key]", "object",                      \
+      "Finds an object; the session gets a lease.")                                                \
+    X(BATCH_GET_REPLICA_LIST, "BatchGetReplicaList", "[session, tenant, [key ...]]",               \
+      "[[0, object] or [code, text] ...]", "The same for many keys.")                              \
+    X(EXIST_KEY, "ExistKey", "[session, tenant, key]", "bool",                                     \
+      "Whether an object is there; grants a lease too.")                                           \
+    X(BATCH_EXIST_KEY, "BatchExistKey", "[session, tenant, [key ...]]", "[bool ...]",              \
+      "The same for many keys.")                                                                   \
+    X(LOOKUP, "Lookup", "[session, tenant, path]", "[object or nil, directory's mtime_ns or nil]", \
+      "What a path is: an object, a directory, both or neither.")                                  \
+    X(LIST, "List", "[tenant, directory, cookie, max]",                                            \
+      "[next cookie, [[name, directory?, shadowed?, cookie, version, size, mode, uid, gid, "       \
+      "mtime_ns] ...]]",                                                                           \
+      "Children of a directory (\"\" or ending in '/') behind a cookie; next cookie 0: no more.")  \
+    X(PUT_START, "PutStart", "[session, tenant, key, size, replace?]", "[version]",                \
+      "Begins a put; OBJECT_ALREADY_EXISTS unless replacing is meant.")                            \
+    X(PUT_END, "PutEnd",                                                                           \
+      "[session, tenant, key, version, size, mode, uid, gid, mtime_ns, data_type, no_replace?, "   \
+      "from key or nil, from version]",                                                            \
+      "[replaced version, superseded?, lease_ms, shard]",                                          \
+      "Makes a put visible whole; with a from key it is a rename.  OBJECT_HAS_LEASE: come again.") \
+    X(PUT_REVOKE, "PutRevoke", "[session, version]", "nil", "Gives a put up.")                     \
+    X(REMOVE, "Remove", "[session, tenant, key, version or 0, force?]", "[removed version]",       \
+      "Removes an object; the result is the version that the session's own store may drop.")       \
+    X(SET_ATTR, "SetAttr",                                                                         \
+      "[session, tenant, key, version or 0, valid bits, mode, uid, gid, mtime_ns]",                \
+      "[mode, uid, gid, mtime_ns]", "Changes attributes; bits: 1 mode, 2 uid, 4 gid, 8 mtime.")    \
+    X(SET_PIN, "SetPin", "[tenant, key, hard?]", "nil", "Sets or clears the hard pin.")            \
+    X(TENANTS, "Tenants", "[]", "[[tenant, objects, bytes] ...]", "Tenants that have objects.")    \
+    X(NODES, "Nodes", "[]",                                                                        \
+      "[[node id, name, endpoint, connected?, capacity, used, objects, ms since last ping] ...]",  \
+      "Nodes that the master knows.")                                                              \
+    X(STATUS, "Status", "[]", "map", "Figures of the master, by name.")                            \
+    X(SNAPSHOT_CREATE, "SnapshotCreate", "[]", "[id]",                                             \
+      "Begins a checkpoint now; SnapshotState tells when it is done.")                             \
+    X(SNAPSHOT_STATE, "SnapshotState", "[]", "[running?, last id, last error]",                    \
+      "What the checkpoint does.")                                                                 \
+    X(SNAPSHOT_LIST, "SnapshotList", "[]", "[[id, created_ms, bytes] ...]",                        \
+      "Published snapshots, newest first.")                                                        \
+    X(SNAPSHOT_FILES, "SnapshotFiles", "[id]", "[[name, size, mtime_ns] ...]",                     \
+      "Files of a snapshot.")                                                                      \
+    X(SNAPSHOT_READ, "SnapshotRead", "[id, name, offset, length]", "bin", "Bytes of such a file.")
+
+/* What a node answers to its peers and to the command line. */
+#define MCFS_NODE_METHODS(X)                                                                       \
+    X(READ_REPLICA, "ReadReplica", "[tenant, key, version, offset, length]", "bin",                \
+      "Bytes of a stored version; REPLICA_IS_GONE when it is not stored.")                         \
+    X(STAGE_OPEN, "StageOpen", "[]", "[stage]", "Begins to send an object in pieces.")             \
+    X(STAGE_WRITE, "StageWrite", "[stage, offset, bin]", "nil", "A piece.")                        \
+    X(STAGE_COMMIT, "StageCommit", "[stage, tenant, key, size]", "[version]",                      \
+      "Stores the pieces as one object and publishes it.")                                         \
+    X(REMOVE_KEY, "RemoveKey", "[tenant, key, force?]", "nil", "Removes an object everywhere.")    \
+    X(LOCATE, "Locate", "[tenant, key, version]",                                                  \
+      "[path, offset, length, crc32c or nil, whole file?]",                                        \
+      "Where the node's store holds a version.")                                                   \
+    X(NODE_STATUS, "NodeStatus", "[]", "map", "Figures of the node, by name.")
+
+/* Notifications from the master to a session: [2, name, params]. */
+#define MCFS_SESSION_NOTICES(X)                                                                    \
+    X(RECALL, "Recall", "[tenant, key, version]", "",                                              \
+      "Stop serving this from caches and answer with RecallDone.")                                 \
+    X(DISCARD_REPLICAS, "DiscardReplicas", "[[tenant, key, version] ...]", "",                     \
+      "These versions are nobody's: drop them and answer with Discarded.")
+
+#endif

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef MCFS_MASTER_CHECKPOINT_H
+#define MCFS_MASTER_CHECKPOINT_H
+
+/*
+ * Checkpoints: the directory is forked, and the child writes what it sees at that instant to the
+ * snapshot store while the parent goes on.  The parent's exclusive section is the fork alone.  A
+ * thread takes one every interval, on demand, and ends a child that takes too long.
+ */
+
+#include "master/directory.h"
+#include "snapshot/snapshot.h"
+
+struct checkpointer;
+
+struct checkpoint_config {
+    struct directory *directory;
+    struct mcfs_object_store *store;
+    const char *cluster;
+    uint32_t retention;
+    int64_t interval_ms; /* 0: on demand only */
+    int64_t child_timeout_ms;
+    /* Carried through from the snapshot that was restored (decoded payloads); owned by the caller.
+     */
+    struct mcfs_slice segments, tasks, discarded;
+    /* Fills in the nodes to be written down; returns how many (at most max). */
+    uint32_t (*nodes)(void *arg, struct snap_node *out, uint32_t max);
+    /* In the child, first thing: let go of what is the parent's (sockets). */
+    void (*in_child)(void *arg);
+    void *arg;
+};
+
+struct checkpointer *checkpointer_start(const struct checkpoint_config *config,
+                                        struct mcfs_error *err);
+void checkpointer_stop(struct checkpointer *c);
+
+/* Asks for one now; the id that it will have.  One that is under way is joined. */
+int checkpointer_request(struct checkpointer *c, char id[SNAP_ID_SIZE], struct mcfs_error *err);
+
+struct checkpoint_state {
+    bool running;
+    char last_id[SNAP_ID_SIZE]; /* of the last that was published */
+    char last_error[256];       /* of the last that failed, "" when the last one did not */
+    int64_t last_created_ms, last_duration_ms, last_pause_us;
+    uint64_t taken, failed;
+};
+void checkpointer_state(struct checkpointer *c, struct checkpoint_state *out);
+
+struct mcfs_object_store *checkpointer_store(struct checkpointer *c);
+
+/* Restores the newest snapshot that can be; *id is "" when there is none.  Counts what was kept and
+ * dropped. */
+struct restore_result {
+    char id[SNAP_ID_SIZE];
+    uint64_t kept, dropped, failed_candidates;
+    struct mcfs_buf segments, tasks, discarded; /* to be carried through */
+};
+int restore_newest(struct directory *d, struct mcfs_object_store *store, const char *cluster,
+                   struct restore_result *out, struct mcfs_error *err);
+
+#endif

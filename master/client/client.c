@@ -1,0 +1,520 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "master/client/client.h"
+
+#include "common/cleanup.h"
+#include "common/clock.h"
+#include "common/id.h"
+#include "master/client/session.h"
+
+struct mcfs_master *mcfs_master_open(const struct mcfs_master_config *config,
+                                     struct mcfs_error *err)
+{
+    struct mcfs_master *m = calloc(1, sizeof(*m));
+    if (!m) {
+        mcfs_fail_errno(err, ENOMEM, "master client");
+        return NULL;
+    }
+    pthread_mutex_init(&m->lock, NULL);
+    pthread_cond_init(&m->changed, NULL);
+    m->timeout_ms = config->timeout_ms;
+    m->wake = (struct mcfs_cancel)MCFS_CANCEL_INIT;
+    m->rpc = mcfs_rpc_client_new(config->address, config->timeout_ms, err);
+    m->address = strdup(config->address);
+    m->node_name = strdup(config->node_name ? config->node_name : "");
+    m->endpoint = strdup(config->endpoint ? config->endpoint : "");
+    m->node_id = config->node_id;
+    if (!m->rpc || !m->address || !m->node_name || !m->endpoint) {
+        if (m->rpc)
+            mcfs_fail_errno(err, ENOMEM, "master client");
+        mcfs_master_close(m);
+        return NULL;
+    }
+    if (config->node_id.hi || config->node_id.lo) {
+        m->ops = config->ops;
+        m->ops_arg = config->ops_arg;
+        if (session_start(m, err)) {
+            mcfs_master_close(m);
+            return NULL;
+        }
+    }
+    return m;
+}
+
+void mcfs_master_close(struct mcfs_master *m)
+{
+    if (!m)
+        return;
+    session_stop(m);
+    mcfs_rpc_client_free(m->rpc);
+    pthread_mutex_destroy(&m->lock);
+    pthread_cond_destroy(&m->changed);
+    free(m->address);
+    free(m->node_name);
+    free(m->endpoint);
+    free(m);
+}
+
+uint32_t mcfs_master_lease_ms(struct mcfs_master *m)
+{
+    return atomic_load(&m->lease_ms);
+}
+
+uint32_t mcfs_master_nodes_seen(struct mcfs_master *m)
+{
+    return atomic_load(&m->nodes_seen);
+}
+
+bool mcfs_master_session_ready(struct mcfs_master *m)
+{
+    MCFS_LOCK_SCOPE(&m->lock);
+    return m->session != 0;
+}
+
+uint64_t mcfs_master_calls(struct mcfs_master *m)
+{
+    return atomic_load(&m->calls);
+}
+
+/*
+ * Calls a method whose params start with the session when `with_session`: `rest` holds the encoded
+ * params behind it, `count` how many they are.  A session that the master has forgotten is made
+ * anew and the call repeated.
+ */
+static int call(struct mcfs_master *m, const char *method, bool with_session, uint32_t count,
+                const struct mcfs_buf *rest, struct mcfs_rpc_reply *reply,
+                const struct mcfs_cancel *cancel, struct mcfs_error *err)
+{
+    int64_t deadline = mcfs_mono_ms() + m->timeout_ms;
+    struct mcfs_error local;
+    if (!err)
+        err = &local;
+    if (rest->failed)
+        return mcfs_fail_errno(err, ENOMEM, "%s", method);
+    bool repeated = false;
+    for (;;) {
+        _cleanup_buf_ struct mcfs_buf params = MCFS_BUF_INIT;
+        uint64_t session = 0;
+        if (with_session && m->ops && !(session = session_wait(m, deadline, cancel, err)))
+            return -1;
+        mp_put_array(&params, count + (with_session ? 1 : 0));
+        if (with_session)
+            mp_put_uint(&params, session);
+        mcfs_buf_append(&params, rest->data, rest->len);
+        atomic_fetch_add_explicit(&m->calls, 1, memory_order_relaxed);
+        int rc = mcfs_rpc_call(m->rpc, method, &params, reply, cancel, err);
+        reply->repeated |= repeated;
+        if (rc == 0 || !session || err->code != MCFS_CLIENT_NOT_FOUND || mcfs_mono_ms() >= deadline)
+            return rc;
+        repeated = true;
+        session_invalid(m, session);
+    }
+}
+
+static int bad_answer(const char *method, struct mcfs_error *err)
+{
+    return mcfs_fail(err, MCFS_RPC_FAIL, "%s: the master's answer has a wrong form", method);
+}
+
+static void copy_text(char *to, size_t cap, struct mcfs_slice from)
+{
+    size_t n = from.len < cap - 1 ? from.len : cap - 1;
+    if (n)
+        memcpy(to, from.data, n);
+    to[n] = 0;
+}
+
+static bool read_attr(struct mp_reader *p, struct mcfs_attr *attr)
+{
+    return mp_read_u32_max(p, 07777, &attr->mode) && mp_read_u32_max(p, UINT32_MAX, &attr->uid) &&
+           mp_read_u32_max(p, UINT32_MAX, &attr->gid) && mp_read_int(p, &attr->mtime_ns);
+}
+
+static void put_attr(struct mcfs_buf *b, const struct mcfs_attr *attr)
+{
+    mp_put_uint(b, attr->mode & 07777);
+    mp_put_uint(b, attr->uid);
+    mp_put_uint(b, attr->gid);
+    mp_put_int(b, attr->mtime_ns);
+}
+
+static bool read_replica(struct mp_reader *p, struct mcfs_master_replica *r)
+{
+    struct mcfs_slice id, name, endpoint;
+    uint32_t type, status;
+    if (!mp_read_array_of(p, 8) || !mp_read_uint(p, &r->id) || !mp_read_u32_max(p, 255, &type) ||
+        !mp_read_u32_max(p, 255, &status) || !mp_read_uint(p, &r->size) || !mp_read_raw(p, &id) ||
+        !mp_read_raw(p, &name) || !mp_read_raw(p, &endpoint) || !mp_read_bool(p, &r->connected))
+        return false;
+    r->type = (uint8_t)type;
+    r->status = (uint8_t)status;
+    copy_text(r->node_id, sizeof(r->node_id), id);
+    copy_text(r->node_name, sizeof(r->node_name), name);
+    copy_text(r->endpoint, sizeof(r->endpoint), endpoint);
+    return true;
+}
+
+static bool read_object(struct mp_reader *p, struct mcfs_master_object *o)
+{
+    uint32_t data_type, n;
+    if (!mp_read_array_of(p, 11) || !mp_read_uint(p, &o->version) || !mp_read_uint(p, &o->size) ||
+        !mp_read_u32_max(p, UINT32_MAX, &o->lease_ms) || !read_attr(p, &o->attr) ||
+        !mp_read_u32_max(p, 255, &data_type) || !mp_read_bool(p, &o->hard_pin) ||
+        !mp_read_u32_max(p, MCFS_SHARD_COUNT, &o->shard) || !mp_read_array(p, &n))
+        return false;
+    o->data_type = (uint8_t)data_type;
+    o->replica_count = n < MCFS_OBJECT_REPLICAS_MAX ? n : MCFS_OBJECT_REPLICAS_MAX;
+    for (uint32_t i = 0; i < n; i++)
+        if (i < MCFS_OBJECT_REPLICAS_MAX ? !read_replica(p, &o->replicas[i]) : !mp_skip(p, NULL))
+            return false;
+    return true;
+}
+
+int mcfs_master_get(struct mcfs_master *m, struct mcfs_slice tenant, struct mcfs_slice key,
+                    struct mcfs_master_object *out, const struct mcfs_cancel *cancel,
+                    struct mcfs_error *err)
+{
+    _cleanup_buf_ struct mcfs_buf p = MCFS_BUF_INIT;
+    _cleanup_reply_ struct mcfs_rpc_reply reply = MCFS_RPC_REPLY_INIT;
+    mp_put_str(&p, tenant);
+    mp_put_str(&p, key);
+    if (call(m, "GetReplicaList", true, 2, &p, &reply, cancel, err))
+        return -1;
+    return read_object(&reply.result, out) ? 0 : bad_answer("GetReplicaList", err);
+}
+
+int mcfs_master_lookup(struct mcfs_master *m, struct mcfs_slice tenant, struct mcfs_slice path,
+                       struct mcfs_master_lookup *out, const struct mcfs_cancel *cancel,
+                       struct mcfs_error *err)
+{
+    _cleanup_buf_ struct mcfs_buf p = MCFS_BUF_INIT;
+    _cleanup_reply_ struct mcfs_rpc_reply reply = MCFS_RPC_REPLY_INIT;
+    mp_put_str(&p, tenant);
+    mp_put_str(&p, path);
+    if (call(m, "Lookup", true, 2, &p, &reply, cancel, err))
+        return -1;
+    struct mp_reader *r = &reply.result;
+    if (!mp_read_array_of(r, 2))
+        return bad_answer("Lookup", err);
+    out->has_object = mp_peek(r) != MP_NIL;
+    if (out->has_object ? !read_object(r, &out->object) : !mp_read_nil(r))
+        return bad_answer("Lookup", err);
+    out->is_dir = mp_peek(r) != MP_NIL;
+    if (out->is_dir && !mp_read_int(r, &out->dir_mtime_ns))
+        return bad_answer("Lookup", err);
+    return 0;
+}
+
+int mcfs_master_list(struct mcfs_master *m, struct mcfs_slice tenant, struct mcfs_slice dir,
+                     uint64_t cookie, uint32_t max,
+                     void (*fn)(const struct mcfs_master_entry *entry, void *arg), void *arg,
+                     uint64_t *next, const struct mcfs_cancel *cancel, struct mcfs_error *err)
+{
+    _cleanup_buf_ struct mcfs_buf p = MCFS_BUF_INIT;
+    _cleanup_reply_ struct mcfs_rpc_reply reply = MCFS_RPC_REPLY_INIT;
+    mp_put_str(&p, tenant);
+    mp_put_str(&p, dir);
+    mp_put_uint(&p, cookie);
+    mp_put_uint(&p, max);
+    if (call(m, "List", false, 4, &p, &reply, cancel, err))
+        return -1;
+    struct mp_reader *r = &reply.result;
+    uint32_t n;
+    if (!mp_read_array_of(r, 2) || !mp_read_uint(r, next) || !mp_read_array(r, &n))
+        return bad_answer("List", err);
+    for (uint32_t i = 0; i < n; i++) {
+        struct mcfs_master_entry e;
+        if (!mp_read_array_of(r, 10) || !mp_read_raw(r, &e.name) || !mp_read_bool(r, &e.is_dir) ||
+            !mp_read_bool(r, &e.shadowed) || !mp_read_uint(r, &e.cookie) ||
+            !mp_read_uint(r, &e.version) || !mp_read_uint(r, &e.size) || !read_attr(r, &e.attr))
+            return bad_answer("List", err);
+        fn(&e, arg);
+    }
+    return 0;
+}
+
+int mcfs_master_put_start(struct mcfs_master *m, struct mcfs_slice tenant, struct mcfs_slice key,
+                          uint64_t size, bool replace, uint64_t *version,
+                          const struct mcfs_cancel *cancel, struct mcfs_error *err)
+{
+    _cleanup_buf_ struct mcfs_buf p = MCFS_BUF_INIT;
+    _cleanup_reply_ struct mcfs_rpc_reply reply = MCFS_RPC_REPLY_INIT;
+    mp_put_str(&p, tenant);
+    mp_put_str(&p, key);
+    mp_put_uint(&p, size);
+    mp_put_bool(&p, replace);
+    if (call(m, "PutStart", true, 4, &p, &reply, cancel, err))
+        return -1;
+    if (!mp_read_array_of(&reply.result, 1) || !mp_read_uint(&reply.result, version))
+        return bad_answer("PutStart", err);
+    return 0;
+}
+
+int mcfs_master_put_end(struct mcfs_master *m, const struct mcfs_master_put_end *e,
+                        struct mcfs_master_put_result *out, const struct mcfs_cancel *cancel,
+                        struct mcfs_error *err)
+{
+    _cleanup_buf_ struct mcfs_buf p = MCFS_BUF_INIT;
+    _cleanup_reply_ struct mcfs_rpc_reply reply = MCFS_RPC_REPLY_INIT;
+    mp_put_str(&p, e->tenant);
+    mp_put_str(&p, e->key);
+    mp_put_uint(&p, e->version);
+    mp_put_uint(&p, e->size);
+    put_attr(&p, &e->attr);
+    mp_put_uint(&p, e->data_type);
+    mp_put_bool(&p, e->no_replace);
+    if (e->from_version)
+        mp_put_str(&p, e->from);
+    else
+        mp_put_nil(&p);
+    mp_put_uint(&p, e->from_version);
+    if (call(m, "PutEnd", true, 12, &p, &reply, cancel, err))
+        return -1;
+    struct mp_reader *r = &reply.result;
+    if (!mp_read_array_of(r, 4) || !mp_read_uint(r, &out->replaced_version) ||
+        !mp_read_bool(r, &out->superseded) || !mp_read_u32_max(r, UINT32_MAX, &out->lease_ms) ||
+        !mp_read_u32_max(r, MCFS_SHARD_COUNT, &out->shard))
+        return bad_answer("PutEnd", err);
+    return 0;
+}
+
+int mcfs_master_put_revoke(struct mcfs_master *m, uint64_t version, struct mcfs_error *err)
+{
+    _cleanup_buf_ struct mcfs_buf p = MCFS_BUF_INIT;
+    _cleanup_reply_ struct mcfs_rpc_reply reply = MCFS_RPC_REPLY_INIT;
+    mp_put_uint(&p, version);
+    return call(m, "PutRevoke", true, 1, &p, &reply, NULL, err);
+}
+
+int mcfs_master_remove(struct mcfs_master *m, struct mcfs_slice tenant, struct mcfs_slice key,
+                       uint64_t version, bool force, uint64_t *removed,
+                       const struct mcfs_cancel *cancel, struct mcfs_error *err)
+{
+    struct mcfs_error e = MCFS_ERROR_INIT;
+    _cleanup_buf_ struct mcfs_buf p = MCFS_BUF_INIT;
+    _cleanup_reply_ struct mcfs_rpc_reply reply = MCFS_RPC_REPLY_INIT;
+    *removed = 0;
+    mp_put_str(&p, tenant);
+    mp_put_str(&p, key);
+    mp_put_uint(&p, version);
+    mp_put_bool(&p, force);
+    if (call(m, "Remove", true, 4, &p, &reply, cancel, &e)) {
+        if (e.code == MCFS_OBJECT_NOT_FOUND && reply.repeated) {
+            /* The first try removed it and its answer was lost; the store drops the version all the
+             * same. */
+            *removed = version;
+            return 0;
+        }
+        if (err)
+            *err = e;
+        return -1;
+    }
+    if (!mp_read_array_of(&reply.result, 1) || !mp_read_uint(&reply.result, removed))
+        return bad_answer("Remove", err);
+    return 0;
+}
+
+int mcfs_master_set_attr(struct mcfs_master *m, struct mcfs_slice tenant, struct mcfs_slice key,
+                         uint64_t version, uint32_t valid, struct mcfs_attr *attr,
+                         const struct mcfs_cancel *cancel, struct mcfs_error *err)
+{
+    _cleanup_buf_ struct mcfs_buf p = MCFS_BUF_INIT;
+    _cleanup_reply_ struct mcfs_rpc_reply reply = MCFS_RPC_REPLY_INIT;
+    mp_put_str(&p, tenant);
+    mp_put_str(&p, key);
+    mp_put_uint(&p, version);
+    mp_put_uint(&p, valid);
+    put_attr(&p, attr);
+    if (call(m, "SetAttr", true, 8, &p, &reply, cancel, err))
+        return -1;
+    if (!mp_read_array_of(&reply.result, 4) || !read_attr(&reply.result, attr))
+        return bad_answer("SetAttr", err);
+    return 0;
+}
+
+int mcfs_master_set_pin(struct mcfs_master *m, struct mcfs_slice tenant, struct mcfs_slice key,
+                        bool hard, const struct mcfs_cancel *cancel, struct mcfs_error *err)
+{
+    _cleanup_buf_ struct mcfs_buf p = MCFS_BUF_INIT;
+    _cleanup_reply_ struct mcfs_rpc_reply reply = MCFS_RPC_REPLY_INIT;
+    mp_put_str(&p, tenant);
+    mp_put_str(&p, key);
+    mp_put_bool(&p, hard);
+    return call(m, "SetPin", false, 3, &p, &reply, cancel, err);
+}
+
+int mcfs_master_nodes(struct mcfs_master *m,
+                      void (*fn)(const struct mcfs_master_node *node, void *arg), void *arg,
+                      struct mcfs_error *err)
+{
+    _cleanup_buf_ struct mcfs_buf p = MCFS_BUF_INIT;
+    _cleanup_reply_ struct mcfs_rpc_reply reply = MCFS_RPC_REPLY_INIT;
+    if (call(m, "Nodes", false, 0, &p, &reply, NULL, err))
+        return -1;
+    struct mp_reader *r = &reply.result;
+    uint32_t n;
+    if (!mp_read_array(r, &n))
+        return bad_answer("Nodes", err);
+    for (uint32_t i = 0; i < n; i++) {
+        struct mcfs_master_node node;
+        struct mcfs_slice id, name, endpoint;
+        if (!mp_read_array_of(r, 8) || !mp_read_raw(r, &id) || !mp_read_raw(r, &name) ||
+            !mp_read_raw(r, &endpoint) || !mp_read_bool(r, &node.connected) ||
+            !mp_read_uint(r, &node.capacity_bytes) || !mp_read_uint(r, &node.used_bytes) ||
+            !mp_read_uint(r, &node.objects) || !mp_read_int(r, &node.silent_ms))
+            return bad_answer("Nodes", err);
+        copy_text(node.id, sizeof(node.id), id);
+        copy_text(node.name, sizeof(node.name), name);
+        copy_text(node.endpoint, sizeof(node.endpoint), endpoint);
+        fn(&node, arg);
+    }
+    return 0;
+}
+
+int mcfs_master_tenants(struct mcfs_master *m,
+                        void (*fn)(struct mcfs_slice tenant, uint64_t objects, uint64_t bytes,
+                                   void *arg),
+                        void *arg, const struct mcfs_cancel *cancel, struct mcfs_error *err)
+{
+    _cleanup_buf_ struct mcfs_buf p = MCFS_BUF_INIT;
+    _cleanup_reply_ struct mcfs_rpc_reply reply = MCFS_RPC_REPLY_INIT;
+    if (call(m, "Tenants", false, 0, &p, &reply, cancel, err))
+        return -1;
+    struct mp_reader *r = &reply.result;
+    uint32_t n;
+    if (!mp_read_array(r, &n))
+        return bad_answer("Tenants", err);
+    for (uint32_t i = 0; i < n; i++) {
+        struct mcfs_slice tenant;
+        uint64_t objects, bytes;
+        if (!mp_read_array_of(r, 3) || !mp_read_raw(r, &tenant) || !mp_read_uint(r, &objects) ||
+            !mp_read_uint(r, &bytes))
+            return bad_answer("Tenants", err);
+        fn(tenant, objects, bytes, arg);
+    }
+    return 0;
+}
+
+int mcfs_master_status(struct mcfs_master *m,
+                       void (*fn)(struct mcfs_slice name, const struct mcfs_slice *text,
+                                  int64_t number, void *arg),
+                       void *arg, struct mcfs_error *err)
+{
+    _cleanup_buf_ struct mcfs_buf p = MCFS_BUF_INIT;
+    _cleanup_reply_ struct mcfs_rpc_reply reply = MCFS_RPC_REPLY_INIT;
+    if (call(m, "Status", false, 0, &p, &reply, NULL, err))
+        return -1;
+    struct mp_reader *r = &reply.result;
+    uint32_t n;
+    if (!mp_read_map(r, &n))
+        return bad_answer("Status", err);
+    for (uint32_t i = 0; i < n; i++) {
+        struct mcfs_slice name, text;
+        int64_t number = 0;
+        if (!mp_read_raw(r, &name))
+            return bad_answer("Status", err);
+        bool is_text = mp_peek(r) == MP_STR;
+        if (is_text ? !mp_read_str(r, &text) : !mp_read_int(r, &number))
+            return bad_answer("Status", err);
+        fn(name, is_text ? &text : NULL, number, arg);
+    }
+    return 0;
+}
+
+int mcfs_master_snapshot_create(struct mcfs_master *m, char id[32], struct mcfs_error *err)
+{
+    _cleanup_buf_ struct mcfs_buf p = MCFS_BUF_INIT;
+    _cleanup_reply_ struct mcfs_rpc_reply reply = MCFS_RPC_REPLY_INIT;
+    struct mcfs_slice text;
+    if (call(m, "SnapshotCreate", false, 0, &p, &reply, NULL, err))
+        return -1;
+    if (!mp_read_array_of(&reply.result, 1) || !mp_read_raw(&reply.result, &text))
+        return bad_answer("SnapshotCreate", err);
+    copy_text(id, 32, text);
+    return 0;
+}
+
+int mcfs_master_snapshot_state(struct mcfs_master *m, bool *running, char last_id[32],
+                               char last_error[256], struct mcfs_error *err)
+{
+    _cleanup_buf_ struct mcfs_buf p = MCFS_BUF_INIT;
+    _cleanup_reply_ struct mcfs_rpc_reply reply = MCFS_RPC_REPLY_INIT;
+    struct mcfs_slice id, text;
+    if (call(m, "SnapshotState", false, 0, &p, &reply, NULL, err))
+        return -1;
+    if (!mp_read_array_of(&reply.result, 3) || !mp_read_bool(&reply.result, running) ||
+        !mp_read_raw(&reply.result, &id) || !mp_read_raw(&reply.result, &text))
+        return bad_answer("SnapshotState", err);
+    copy_text(last_id, 32, id);
+    copy_text(last_error, 256, text);
+    return 0;
+}
+
+int mcfs_master_snapshots(struct mcfs_master *m,
+                          void (*fn)(const struct mcfs_master_snapshot *s, void *arg), void *arg,
+                          const struct mcfs_cancel *cancel, struct mcfs_error *err)
+{
+    _cleanup_buf_ struct mcfs_buf p = MCFS_BUF_INIT;
+    _cleanup_reply_ struct mcfs_rpc_reply reply = MCFS_RPC_REPLY_INIT;
+    if (call(m, "SnapshotList", false, 0, &p, &reply, cancel, err))
+        return -1;
+    struct mp_reader *r = &reply.result;
+    uint32_t n;
+    if (!mp_read_array(r, &n))
+        return bad_answer("SnapshotList", err);
+    for (uint32_t i = 0; i < n; i++) {
+        struct mcfs_master_snapshot s;
+        struct mcfs_slice id;
+        if (!mp_read_array_of(r, 3) || !mp_read_raw(r, &id) || !mp_read_int(r, &s.created_ms) ||
+            !mp_read_uint(r, &s.bytes))
+            return bad_answer("SnapshotList", err);
+        copy_text(s.id, sizeof(s.id), id);
+        fn(&s, arg);
+    }
+    return 0;
+}
+
+int mcfs_master_snapshot_files(struct mcfs_master *m, const char *id,
+                               void (*fn)(struct mcfs_slice name, uint64_t size, int64_t mtime_ns,
+                                          void *arg),
+                               void *arg, const struct mcfs_cancel *cancel, struct mcfs_error *err)
+{
+    _cleanup_buf_ struct mcfs_buf p = MCFS_BUF_INIT;
+    _cleanup_reply_ struct mcfs_rpc_reply reply = MCFS_RPC_REPLY_INIT;
+    mp_put_cstr(&p, id);
+    if (call(m, "SnapshotFiles", false, 1, &p, &reply, cancel, err))
+        return -1;
+    struct mp_reader *r = &reply.result;
+    uint32_t n;
+    if (!mp_read_array(r, &n))
+        return bad_answer("SnapshotFiles", err);
+    for (uint32_t i = 0; i < n; i++) {
+        struct mcfs_slice name;
+        uint64_t size;
+        int64_t mtime_ns;
+        if (!mp_read_array_of(r, 3) || !mp_read_raw(r, &name) || !mp_read_uint(r, &size) ||
+            !mp_read_int(r, &mtime_ns))
+            return bad_answer("SnapshotFiles", err);
+        fn(name, size, mtime_ns, arg);
+    }
+    return 0;
+}
+
+int64_t mcfs_master_snapshot_read(struct mcfs_master *m, const char *id, const char *name,
+                                  uint64_t off, void *buf, uint32_t len,
+                                  const struct mcfs_cancel *cancel, struct mcfs_error *err)
+{
+    _cleanup_buf_ struct mcfs_buf p = MCFS_BUF_INIT;
+    _cleanup_reply_ struct mcfs_rpc_reply reply = MCFS_RPC_REPLY_INIT;
+    struct mcfs_slice bytes;
+    mp_put_cstr(&p, id);
+    mp_put_cstr(&p, name);
+    mp_put_uint(&p, off);
+    mp_put_uint(&p, len);
+    if (call(m, "SnapshotRead", false, 4, &p, &reply, cancel, err))
+        return -1;
+    if (!mp_read_bin(&reply.result, &bytes) || bytes.len > len)
+        return bad_answer("SnapshotRead", err);
+    if (bytes.len)
+        memcpy(buf, bytes.data, bytes.len);
+    return (int64_t)bytes.len;
+}

@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef MCFS_MASTER_CLIENT_H
+#define MCFS_MASTER_CLIENT_H
+
+/*
+ * The master as its nodes and tools call it; the only part of master/ that other rooms include.
+ *
+ * A node opens a session: it registers under its stable id, reports what it stores, and from then
+ * on holds leases and hears recalls on an open connection.  Calls wait while the session is being
+ * established (after a restart of the master, too), at most for the timeout.  A tool calls without
+ * a session and gets no leases.
+ *
+ * Every call: 0 or -1 with err; EINTR when cancelled (cancel may be NULL); any thread.
+ */
+
+#include "common/rpc/rpc.h"
+#include <mooncakefs/error.h>
+#include <mooncakefs/object.h>
+
+struct mcfs_master;
+
+/* What a node does when the session asks for it.  All run in the session's thread. */
+struct mcfs_session_ops {
+    /* Calls emit for every stored object; 0 or -1. */
+    int (*inventory)(void *arg, bool (*emit)(const struct mcfs_object *object, void *emit_arg),
+                     void *emit_arg, struct mcfs_error *err);
+    /* This version is nobody's any more: drop it from the store. */
+    void (*discard)(void *arg, struct mcfs_slice tenant, struct mcfs_slice key, uint64_t version);
+    /* Stop serving this from caches; the lease counts as returned when the function is back. */
+    void (*recall)(void *arg, struct mcfs_slice tenant, struct mcfs_slice key, uint64_t version);
+    /* The session is lost, and every lease with it: stop serving anything from caches. */
+    void (*lost)(void *arg);
+    /* Bytes the store can hold and holds, objects in it; for heartbeats. */
+    void (*usage)(void *arg, uint64_t *capacity, uint64_t *used, uint64_t *objects);
+};
+
+struct mcfs_master_config {
+    const char *address;
+    uint32_t timeout_ms;
+    /* For a session; node_id 0-0 means none. */
+    struct mcfs_id node_id;
+    const char *node_name;
+    const char *endpoint; /* where peers reach the node's data server */
+    const struct mcfs_session_ops *ops;
+    void *ops_arg;
+};
+
+/* With a session: starts its thread and returns once it is established, or fails after the timeout.
+ */
+struct mcfs_master *mcfs_master_open(const struct mcfs_master_config *config,
+                                     struct mcfs_error *err);
+void mcfs_master_close(struct mcfs_master *m);
+
+/* Milliseconds of a lease; nodes that were connected at the last heartbeat. */
+uint32_t mcfs_master_lease_ms(struct mcfs_master *m);
+uint32_t mcfs_master_nodes_seen(struct mcfs_master *m);
+bool mcfs_master_session_ready(struct mcfs_master *m);
+
+/* Calls made so far, for metrics. */
+uint64_t mcfs_master_calls(struct mcfs_master *m);
+
+#define MCFS_OBJECT_REPLICAS_MAX 8
+
+struct mcfs_master_replica {
+    uint64_t id, size;
+    uint8_t type, status;
+    bool connected;
+    char node_id[48], node_name[64], endpoint[160];
+};
+
+struct mcfs_master_object {
+    uint64_t version, size;
+    uint32_t lease_ms;
+    struct mcfs_attr attr;
+    uint8_t data_type;
+    bool hard_pin;
+    uint32_t shard;
+    uint32_t replica_count;
+    struct mcfs_master_replica replicas[MCFS_OBJECT_REPLICAS_MAX];
+};
+
+int mcfs_master_get(struct mcfs_master *m, struct mcfs_slice tenant, struct mcfs_slice key,
+                    struct mcfs_master_object *out, const struct mcfs_cancel *cancel,
+                    struct mcfs_error *err);
+
+struct mcfs_master_lookup {
+    bool has_object, is_dir;
+    struct mcfs_master_object object;
+    int64_t dir_mtime_ns;
+};
+int mcfs_master_lookup(struct mcfs_master *m, struct mcfs_slice tenant, struct mcfs_slice path,
+                       struct mcfs_master_lookup *out, const struct mcfs_cancel *cancel,
+                       struct mcfs_error *err);
+
+struct mcfs_master_entry {
+    struct mcfs_slice name; /* raw; lives during the call of fn */
+    bool is_dir, shadowed;
+    uint64_t cookie, version, size;
+    struct mcfs_attr attr;
+};
+/* One batch of a directory ("" or ending in '/'); *next is the cookie to go on with, 0 at the end.
+ */
+int mcfs_master_list(struct mcfs_master *m, struct mcfs_slice tenant, struct mcfs_slice dir,
+                     uint64_t cookie, uint32_t max,
+                     void (*fn)(const struct mcfs_master_entry *entry, void *arg), void *arg,
+                     uint64_t *next, const struct mcfs_cancel *cancel, struct mcfs_error *err);
+
+int mcfs_master_put_start(struct mcfs_master *m, struct mcfs_slice tenant, struct mcfs_slice key,
+                          uint64_t size, bool replace, uint64_t *version,
+                          const struct mcfs_cancel *cancel, struct mcfs_error *err);
+
+struct mcfs_master_put_end {
+    struct mcfs_slice tenant, key;
+    uint64_t version, size;
+    struct mcfs_attr attr;
+    uint8_t data_type;
+    bool no_replace;
+    struct mcfs_slice from; /* rename */
+    uint64_t from_version;  /* 0: none */
+};
+struct mcfs_master_put_result {
+    uint64_t replaced_version;
+    bool superseded;
+    uint32_t lease_ms, shard;
+};
+int mcfs_master_put_end(struct mcfs_master *m, const struct mcfs_master_put_end *p,
+                        struct mcfs_master_put_result *out, const struct mcfs_cancel *cancel,
+                        struct mcfs_error *err);
+int mcfs_master_put_revoke(struct mcfs_master *m, uint64_t version, struct mcfs_error *err);
+
+/* *removed: the version that this node's store may drop, or 0.  A repeated request whose first try
+ * had removed the object is success. */
+int mcfs_master_remove(struct mcfs_master *m, struct mcfs_slice tenant, struct mcfs_slice key,
+                       uint64_t version, bool force, uint64_t *removed,
+                       const struct mcfs_cancel *cancel, struct mcfs_error *err);
+
+/* Bits: 1 mode, 2 uid, 4 gid, 8 mtime; *attr gets the result. */
+int mcfs_master_set_attr(struct mcfs_master *m, struct mcfs_slice tenant, struct mcfs_slice key,
+                         uint64_t version, uint32_t valid, struct mcfs_attr *attr,
+                         const struct mcfs_cancel *cancel, struct mcfs_error *err);
+int mcfs_master_set_pin(struct mcfs_master *m, struct mcfs_slice tenant, struct mcfs_slice key,
+                        bool hard, const struct mcfs_cancel *cancel, struct mcfs_error *err);
+
+struct mcfs_master_node {
+    char id[48], name[64], endpoint[160];
+    bool connected;
+    uint64_t capacity_bytes, used_bytes, objects;
+    int64_t silent_ms;
+};
+int mcfs_master_nodes(struct mcfs_master *m,
+                      void (*fn)(const struct mcfs_master_node *node, void *arg), void *arg,
+                      struct mcfs_error *err);
+int mcfs_master_tenants(struct mcfs_master *m,
+                        void (*fn)(struct mcfs_slice tenant, uint64_t objects, uint64_t bytes,
+                                   void *arg),
+                        void *arg, const struct mcfs_cancel *cancel, struct mcfs_error *err);
+
+/* Calls fn for every figure: number (text NULL) or text. */
+int mcfs_master_status(struct mcfs_master *m,
+                       void (*fn)(struct mcfs_slice name, const struct mcfs_slice *text,
+                                  int64_t number, void *arg),
+                       void *arg, struct mcfs_error *err);
+
+struct mcfs_master_snapshot {
+    char id[32];
+    int64_t created_ms;
+    uint64_t bytes;
+};
+int mcfs_master_snapshot_create(struct mcfs_master *m, char id[32], struct mcfs_error *err);
+int mcfs_master_snapshot_state(struct mcfs_master *m, bool *running, char last_id[32],
+                               char last_error[256], struct mcfs_error *err);
+int mcfs_master_snapshots(struct mcfs_master *m,
+                          void (*fn)(const struct mcfs_master_snapshot *s, void *arg), void *arg,
+                          const struct mcfs_cancel *cancel, struct mcfs_error *err);
+int mcfs_master_snapshot_files(struct mcfs_master *m, const char *id,
+                               void (*fn)(struct mcfs_slice name, uint64_t size, int64_t mtime_ns,
+                                          void *arg),
+                               void *arg, const struct mcfs_cancel *cancel, struct mcfs_error *err);
+/* Returns the count (short only at the end) or -1. */
+int64_t mcfs_master_snapshot_read(struct mcfs_master *m, const char *id, const char *name,
+                                  uint64_t off, void *buf, uint32_t len,
+                                  const struct mcfs_cancel *cancel, struct mcfs_error *err);
+
+#endif

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef MCFS_MASTER_CLIENT_SESSION_H
+#define MCFS_MASTER_CLIENT_SESSION_H
+
+/* A node's session with the master; private to master/client. */
+
+#include "master/client/client.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+struct mcfs_master {
+    struct mcfs_rpc_client *rpc;
+    char *address, *node_name, *endpoint;
+    struct mcfs_id node_id;
+    uint32_t timeout_ms;
+    const struct mcfs_session_ops *ops; /* NULL: no session */
+    void *ops_arg;
+    _Atomic uint64_t calls;
+    atomic_uint lease_ms, nodes_seen;
+
+    pthread_mutex_t lock; /* guards what follows */
+    pthread_cond_t changed;
+    uint64_t session;       /* 0 while there is none */
+    struct mcfs_error last; /* why there is none */
+    bool stopping;
+    struct mcfs_cancel wake; /* ends the session thread's waits */
+    pthread_t thread;
+    bool started;
+};
+
+int session_start(struct mcfs_master *m, struct mcfs_error *err);
+void session_stop(struct mcfs_master *m);
+
+/* The session's number, waiting for it until deadline_ms; 0 with err when it does not come. */
+uint64_t session_wait(struct mcfs_master *m, int64_t deadline_ms, const struct mcfs_cancel *cancel,
+                      struct mcfs_error *err);
+
+/* The master does not know this session: make a new one. */
+void session_invalid(struct mcfs_master *m, uint64_t session);
+
+#endif

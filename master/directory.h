@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef MCFS_MASTER_DIRECTORY_H
+#define MCFS_MASTER_DIRECTORY_H
+
+/*
+ * The directory: (tenant, key) -> object, in 1024 shards.
+ *
+ * A request enters (directory_enter), makes any number of the calls below and leaves; a checkpoint
+ * forks while nobody is inside.  Only visible objects are here: a put lives in a table of pending
+ * puts until PutEnd, and becomes visible whole, in one step.  Readers of a listing never see half
+ * of a change.
+ *
+ * Nothing that a node holds a lease on is removed or replaced: such a call starts a recall and
+ * fails with OBJECT_HAS_LEASE, and its caller comes again until the holders have answered or the
+ * lease has ended.
+ *
+ * Lock order: shard (two of them in ascending order), tree, arena stripe.  The recall table and the
+ * nodes' lists have their own innermost locks.
+ */
+
+#include "common/buf.h"
+#include <mooncakefs/error.h>
+#include <mooncakefs/object.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+struct directory;
+
+struct directory_config {
+    uint32_t lease_ms;           /* default_kv_lease_ttl */
+    uint32_t put_discard_ms;     /* put_start_discard_timeout */
+    uint64_t memory_limit_bytes; /* admission stops here with NO_AVAILABLE_HANDLE; 0: no limit */
+    /* Asks a node's mount to give up its leases on a key (called with a shard locked; must not
+     * block). */
+    void (*recall)(void *arg, uint32_t node, struct mcfs_slice tenant, struct mcfs_slice key,
+                   uint64_t version);
+    /* Tells that a node stores a version that is nobody's any more (same conditions). */
+    void (*discard)(void *arg, uint32_t node, struct mcfs_slice tenant, struct mcfs_slice key,
+                    uint64_t version);
+    /* Whether a node is connected. */
+    bool (*connected)(void *arg, uint32_t node);
+    /* Where a node is reached, for a snapshot; bytes that last. */
+    struct mcfs_slice (*endpoint)(void *arg, uint32_t node);
+    /* Whether a node may hold a lease that this master gave. */
+    bool (*may_hold_lease)(void *arg, uint32_t node);
+    /* Whether every mount that may hold a lease of an earlier master has been heard of. */
+    bool (*leases_known)(void *arg);
+    void *arg;
+};
+
+struct directory *directory_new(const struct directory_config *config, struct mcfs_error *err);
+void directory_free(struct directory *d);
+
+/* Everything a request does with the directory happens between these two. */
+unsigned directory_enter(struct directory *d);
+void directory_leave(struct directory *d, unsigned slot);
+
+/* Number for a node's or client's id, as used below; 0 without memory. */
+uint32_t directory_client(struct directory *d, struct mcfs_id id);
+struct mcfs_id directory_client_id(struct directory *d, uint32_t client);
+
+/* ---- look-up ---- */
+
+#define VIEW_REPLICAS_MAX 16
+
+struct replica_view {
+    uint64_t id, size;
+    uint8_t type;   /* enum mcfs_replica_type */
+    uint8_t status; /* enum mcfs_replica_status */
+    bool connected; /* its node answers */
+    uint32_t node;  /* client number, 0 where the kind has no node */
+};
+
+/* A copy of what the directory knows of an object. */
+struct object_view {
+    uint64_t version, size;
+    struct mcfs_attr attr;
+    uint32_t lease_ms; /* granted by this call; 0: do not cache */
+    uint32_t shard;
+    uint8_t data_type;
+    bool hard_pin;
+    bool has_checksum;
+    uint64_t checksum;
+    uint32_t replica_count;
+    struct replica_view replicas[VIEW_REPLICAS_MAX];
+};
+
+/* Finds an object.  With node != 0 the node gets a lease.  OBJECT_NOT_FOUND, INVALID_KEY. */
+int directory_get(struct directory *d, struct mcfs_slice tenant, struct mcfs_slice key,
+                  uint32_t node, struct object_view *out, struct mcfs_error *err);
+
+/* Brings the cache lines that directory_get of these keys will need. */
+void directory_prefetch(struct directory *d, struct mcfs_slice tenant,
+                        const struct mcfs_slice *keys, uint32_t n);
+
+/* Whether keys exist below `path` + "/"; *mtime_ns gets the directory's time. */
+bool directory_is_dir(struct directory *d, struct mcfs_slice tenant, struct mcfs_slice path,
+                      int64_t *mtime_ns);
+
+/* One name of a listing. */
+struct list_entry {
+    struct mcfs_slice name; /* last component, raw */
+    bool is_dir;
+    bool shadowed;          /* an object whose name is a directory's too */
+    uint64_t cookie;        /* resumes behind this entry */
+    uint64_t version, size; /* objects */
+    struct mcfs_attr attr;  /* dirs: mtime only */
+};
+
+/* Visits up to `max` children of the directory `path` ("" is the root, else it ends in '/') behind
+ * a cookie (0: from the start); slices live during the call of fn only.  *next gets the cookie to
+ * go on with, 0 at the end. OBJECT_NOT_FOUND when there is no such directory. */
+int directory_list(struct directory *d, struct mcfs_slice tenant, struct mcfs_slice path,
+                   uint64_t cookie, uint32_t max,
+                   void (*fn)(const struct list_entry *entry, void *arg), void *arg, uint64_t *next,
+                   struct mcfs_error *err);
+
+/* ---- put ---- */
+
+struct put_start {
+    struct mcfs_slice tenant, key;
+    uint64_t size;
+    uint32_t client; /* who puts */
+    bool upsert;     /* replacing is meant; else OBJECT_ALREADY_EXISTS */
+};
+
+/* Begins a put; *version names it from here on. */
+int directory_put_start(struct directory *d, const struct put_start *p, uint64_t *version,
+                        struct mcfs_error *err);
+
+struct put_end {
+    struct mcfs_slice tenant, key;
+    uint64_t version;
+    uint32_t client; /* the node that put and now stores the bytes */
+    uint64_t size;
+    struct mcfs_attr attr;
+    uint8_t data_type;
+    bool no_replace; /* OBJECT_ALREADY_EXISTS when the key is there */
+    struct mcfs_slice
+        from;              /* rename: the key whose bytes these were, taken out in the same step; */
+    uint64_t from_version; /* its version; 0: this is no rename */
+};
+
+struct put_result {
+    uint64_t replaced_version; /* that the calling node stores and may now drop; 0: none */
+    bool superseded;           /* a later put has overtaken this one: its bytes are nobody's */
+    uint32_t lease_ms;
+    uint32_t shard;
+};
+
+/* Makes a put visible.  Doing it again is success.  OBJECT_HAS_LEASE: come again; the put stays
+ * pending. */
+int directory_put_end(struct directory *d, const struct put_end *p, struct put_result *out,
+                      struct mcfs_error *err);
+
+/* Gives a put up.  Doing it again is success. */
+int directory_put_revoke(struct directory *d, uint64_t version, uint32_t client,
+                         struct mcfs_error *err);
+
+/* Forgets puts that were started longer than the discard time ago; returns how many. */
+uint32_t directory_discard_puts(struct directory *d);
+
+/* ---- change ---- */
+
+/* Removes an object.  version 0: whatever is there.  *removed gets the version that was removed
+ * from `client`'s store (0 when it stored none).  OBJECT_NOT_FOUND, OBJECT_HAS_LEASE; a hard pin
+ * without force is ILLEGAL_CLIENT (EPERM). */
+int directory_remove(struct directory *d, struct mcfs_slice tenant, struct mcfs_slice key,
+                     uint64_t version, uint32_t client, bool force, uint64_t *removed,
+                     struct mcfs_error *err);
+
+#define SET_MODE 1u
+#define SET_UID 2u
+#define SET_GID 4u
+#define SET_MTIME 8u
+
+/* Changes attributes; *attr holds the new values and gets the result. */
+int directory_set_attr(struct directory *d, struct mcfs_slice tenant, struct mcfs_slice key,
+                       uint64_t version, uint32_t client, uint32_t valid, struct mcfs_attr *attr,
+                       struct mcfs_error *err);
+
+int directory_set_hard_pin(struct directory *d, struct mcfs_slice tenant, struct mcfs_slice key,
+                           bool pin, struct mcfs_error *err);
+
+/* ---- leases ---- */
+
+/* A holder says that it caches nothing of this key any more. */
+void directory_lease_returned(struct directory *d, struct mcfs_slice tenant, struct mcfs_slice key,
+                              uint64_t version, uint32_t node);
+
+/* ---- nodes ---- */
+
+/* A node begins to report what it stores; returns the generation to pass below. */
+uint8_t directory_inventory_begin(struct directory *d, uint32_t node);
+
+/* The generation of the inventory that the node reports now. */
+uint8_t directory_inventory_generation(struct directory *d, uint32_t node);
+
+/* One object that the node stores.  Returns 1 when it is (now) this object's replica, 0 when the
+ * version is nobody's and the node may drop it, -1 on error. */
+int directory_inventory_item(struct directory *d, uint32_t node, uint8_t generation,
+                             const struct mcfs_object *object, struct mcfs_error *err);
+
+/* The report is complete: what the node did not name is withdrawn.  *dropped gets the number of
+ * objects that are gone with their last replica. */
+void directory_inventory_end(struct directory *d, uint32_t node, uint8_t generation,
+                             uint64_t *dropped);
+
+/* Objects that the node has a replica of. */
+uint64_t directory_node_objects(struct directory *d, uint32_t node);
+
+/* ---- checkpoint and restore ---- */
+
+struct snap_object;
+
+/* Closes the door, waits until nobody is inside, calls fn (which forks) and opens it again. Returns
+ * fn's result. */
+int directory_exclusive(struct directory *d, int (*fn)(void *arg), void *arg);
+
+/* Visits the objects of a shard in (tenant, key) order.  For the forked child: takes no lock. */
+int directory_visit_shard(struct directory *d, uint32_t shard,
+                          int (*fn)(const struct snap_object *object, void *arg,
+                                    struct mcfs_error *err),
+                          void *arg, struct mcfs_error *err);
+uint64_t directory_shard_objects(struct directory *d, uint32_t shard);
+
+/* Adds an object from a snapshot: kept when it has a complete replica.  Returns 1 kept, 0 dropped,
+ * -1 error. */
+int directory_restore(struct directory *d, const struct snap_object *object,
+                      struct mcfs_error *err);
+
+/* Next id for replicas and versions, and its floor after a restore. */
+uint64_t directory_next_id(struct directory *d);
+void directory_raise_next_id(struct directory *d, uint64_t id);
+
+/* Takes out everything, as before a restore is tried again. */
+void directory_clear(struct directory *d);
+
+void directory_collapse(struct directory *d);
+
+struct directory_stats {
+    uint64_t objects, object_bytes, directories, pending_puts;
+    uint64_t memory_bytes; /* records, keys, tables, tree */
+    uint64_t leases_granted, recalls, lookups, puts, removes;
+};
+void directory_stats(struct directory *d, struct directory_stats *out);
+
+/* Objects and bytes of one tenant. */
+void directory_tenant_stats(struct directory *d, struct mcfs_slice tenant, uint64_t *objects,
+                            uint64_t *bytes);
+
+/* Calls fn for every tenant that has or had objects. */
+void directory_tenants(struct directory *d, void (*fn)(struct mcfs_slice tenant, void *arg),
+                       void *arg);
+
+#endif

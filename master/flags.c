@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "master/flags.h"
+
+#include <stddef.h>
+#include <string.h>
+
+#define AT(field) offsetof(struct master_flags, field)
+
+const struct mcfs_flag master_flag_table[] = {
+    {"rpc_address", MCFS_FLAG_STRING, AT(rpc_address), "127.0.0.1", NULL,
+     "address to listen on; beyond loopback only with auth_key_file", 0},
+    {"rpc_port", MCFS_FLAG_U32, AT(rpc_port), "50051", NULL, "TCP port; 0: no TCP", 0},
+    {"rpc_socket", MCFS_FLAG_STRING, AT(rpc_socket), NULL, NULL, "Unix socket to listen on", 0},
+    {"rpc_thread_num", MCFS_FLAG_U32, AT(rpc_thread_num), "0", NULL, "event loops; 0: one per core",
+     0},
+    {"auth_key_file", MCFS_FLAG_STRING, AT(auth_key_file), NULL, NULL,
+     "file with the key that peers must know", 0},
+    {"metrics_host", MCFS_FLAG_STRING, AT(metrics_host), "127.0.0.1", NULL, "admin HTTP address",
+     0},
+    {"metrics_port", MCFS_FLAG_U32, AT(metrics_port), "9003", NULL, "admin HTTP port; 0: none", 0},
+    {"cluster_id", MCFS_FLAG_STRING, AT(cluster_id), "mooncake_cluster", NULL,
+     "name of the cluster in the snapshot store", 0},
+    {"memory_allocator", MCFS_FLAG_STRING, AT(memory_allocator), "offset", NULL,
+     "allocator of memory segments: offset", 0},
+    {"memory_limit", MCFS_FLAG_SIZE, AT(memory_limit), "0", NULL,
+     "most memory for the directory; puts beyond it are refused; 0: none", 0},
+    {"default_kv_lease_ttl", MCFS_FLAG_DURATION, AT(default_kv_lease_ttl_ms), "10000", NULL,
+     "length of a read lease (ms)", 1},
+    {"client_ttl", MCFS_FLAG_DURATION, AT(client_ttl_ms), "10", NULL,
+     "silence after which a node counts as gone (s)", 1000},
+    {"put_start_discard_timeout_sec", MCFS_FLAG_DURATION, AT(put_start_discard_timeout_ms), "30",
+     NULL, "age at which an unfinished put is given up (s)", 1000},
+    {"enable_snapshot", MCFS_FLAG_BOOL, AT(enable_snapshot), "false", NULL, "take snapshots", 0},
+    {"enable_snapshot_restore", MCFS_FLAG_BOOL, AT(enable_snapshot_restore), "false", NULL,
+     "restore the newest good snapshot at start", 0},
+    {"snapshot_interval_seconds", MCFS_FLAG_DURATION, AT(snapshot_interval_ms), "600", NULL,
+     "time between snapshots (s)", 1000},
+    {"snapshot_child_timeout_seconds", MCFS_FLAG_DURATION, AT(snapshot_child_timeout_ms), "300",
+     NULL, "time a checkpoint may take (s)", 1000},
+    {"snapshot_retention_count", MCFS_FLAG_U32, AT(snapshot_retention_count), "2", NULL,
+     "snapshots kept", 0},
+    {"snapshot_object_store_type", MCFS_FLAG_STRING, AT(snapshot_object_store_type), "local", NULL,
+     "where snapshots are kept: local", 0},
+    {"snapshot_catalog_store_type", MCFS_FLAG_STRING, AT(snapshot_catalog_store_type), "embedded",
+     NULL, "where the list of snapshots is kept: embedded", 0},
+    {"snapshot_local_path", MCFS_FLAG_STRING, AT(snapshot_local_path), NULL,
+     "MOONCAKE_SNAPSHOT_LOCAL_PATH", "directory of the local snapshot store", 0},
+    {"snapshot_backup_dir", MCFS_FLAG_STRING, AT(snapshot_backup_dir), NULL, NULL,
+     "where payloads of a failed publication are kept", 0},
+    {"state_dir", MCFS_FLAG_STRING, AT(state_dir), NULL, NULL,
+     "directory in which the master remembers its nodes", 0},
+    {"log_file", MCFS_FLAG_STRING, AT(log_file), NULL, NULL, "log to this file", 0},
+    {"die_with_parent", MCFS_FLAG_BOOL, AT(die_with_parent), "false", NULL,
+     "end when the process that started this one ends", 0},
+    {"verbose", MCFS_FLAG_BOOL, AT(verbose), "false", NULL, "log more", 0},
+    MCFS_FLAG_END};
+
+static int check(const struct master_flags *f, struct mcfs_error *err)
+{
+    if (strcmp(f->memory_allocator, "offset") != 0)
+        return mcfs_fail(err, MCFS_INVALID_PARAMS,
+                         "memory_allocator '%s' is not supported: use 'offset'",
+                         f->memory_allocator);
+    if (strcmp(f->snapshot_object_store_type, "local") != 0)
+        return mcfs_fail(err, MCFS_INVALID_PARAMS,
+                         "snapshot_object_store_type '%s' is not supported: use 'local'",
+                         f->snapshot_object_store_type);
+    if (strcmp(f->snapshot_catalog_store_type, "embedded") != 0)
+        return mcfs_fail(err, MCFS_INVALID_PARAMS,
+                         "snapshot_catalog_store_type '%s' is not supported: use 'embedded'",
+                         f->snapshot_catalog_store_type);
+    if ((f->enable_snapshot || f->enable_snapshot_restore) && !f->snapshot_local_path)
+        return mcfs_fail(err, MCFS_INVALID_PARAMS,
+                         "snapshots need a directory: set MOONCAKE_SNAPSHOT_LOCAL_PATH or "
+                         "--snapshot_local_path");
+    if (f->rpc_port > 65535 || f->metrics_port > 65535)
+        return mcfs_fail(err, MCFS_INVALID_PARAMS, "a port is a number up to 65535");
+    if (!f->rpc_port && !f->rpc_socket)
+        return mcfs_fail(err, MCFS_INVALID_PARAMS,
+                         "nothing to listen on: set rpc_port or rpc_socket");
+    if (f->default_kv_lease_ttl_ms < 100 || f->default_kv_lease_ttl_ms > 3600000)
+        return mcfs_fail(err, MCFS_INVALID_PARAMS, "default_kv_lease_ttl is 100 ms to 1 h");
+    return 0;
+}
+
+int master_flags_parse(struct master_flags *flags, int *argc, char **argv, struct mcfs_error *err)
+{
+    memset(flags, 0, sizeof(*flags));
+    if (mcfs_flags_init(master_flag_table, flags, err) ||
+        mcfs_flags_parse_argv(master_flag_table, flags, argc, argv, err))
+        return -1;
+    if (*argc > 1)
+        return mcfs_fail(err, MCFS_INVALID_PARAMS, "'%s' is not an option", argv[1]);
+    return check(flags, err);
+}

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef MCFS_MASTER_MASTER_H
+#define MCFS_MASTER_MASTER_H
+
+/* The parts of a running master, put together in main.c and served by service*.c. */
+
+#include "common/rpc/rpc.h"
+#include "master/checkpoint.h"
+#include "master/directory.h"
+#include "master/flags.h"
+#include "master/nodes.h"
+
+#include <stdatomic.h>
+
+struct master {
+    struct master_flags flags;
+    struct directory *directory;
+    struct nodes *nodes;
+    struct checkpointer *checkpointer; /* NULL: no snapshot store */
+    struct mcfs_rpc_server *server;
+    uint32_t
+        epoch; /* of this process, so that sessions of an earlier one are not taken for its own */
+    int64_t started_wall_ms;
+    uint64_t restored_objects, restore_dropped_objects;
+};
+
+/* The RPC handler (arg: struct master) and its connection callback. */
+int service_handle(void *arg, struct mcfs_rpc_request *request, struct mcfs_error *err);
+void service_disconnected(void *arg, struct mcfs_rpc_conn *conn);
+
+/* Implementations of the methods of one kind; each returns 0 or -1 with err. */
+typedef int (*method_fn)(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
+
+int method_register(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
+int method_inventory_items(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
+int method_inventory_end(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
+int method_ping(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
+int method_recall_done(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
+int method_discarded(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
+int method_nodes(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
+
+int method_get_replica_list(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
+int method_batch_get_replica_list(struct master *m, struct mcfs_rpc_request *r,
+                                  struct mcfs_error *err);
+int method_exist_key(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
+int method_batch_exist_key(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
+int method_lookup(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
+int method_list(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
+int method_put_start(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
+int method_put_end(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
+int method_put_revoke(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
+int method_remove(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
+int method_set_attr(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
+int method_set_pin(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
+
+int method_tenants(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
+int method_status(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
+int method_snapshot_create(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
+int method_snapshot_state(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
+int method_snapshot_list(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
+int method_snapshot_files(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
+int method_snapshot_read(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
+
+/* A node's number from a session, or 0 for session 0; -1 (CLIENT_NOT_FOUND) for one this master
+ * does not know. */
+int session_node(struct master *m, uint64_t session, uint32_t *node, struct mcfs_error *err);
+
+/* "params are not ..." */
+int bad_params(struct mcfs_rpc_request *r, struct mcfs_error *err);
+
+#endif

@@ -1,0 +1,184 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Putting an object: PutStart hands out the version, the node stores the bytes under it, PutEnd
+ * makes it visible in one step.  Until then nothing in the directory has changed, so a put that
+ * never ends leaves nothing behind but the bytes, which its node drops.
+ */
+#include "master/record.h"
+
+#include "common/cleanup.h"
+#include "common/clock.h"
+#include "master/object_change.h"
+#include "master/pending.h"
+
+int directory_put_start(struct directory *d, const struct put_start *p, uint64_t *version,
+                        struct mcfs_error *err)
+{
+    if (check_key(p->tenant, p->key, err))
+        return -1;
+    if (p->size >> 48)
+        return mcfs_fail(err, MCFS_INVALID_PARAMS, "an object has less than 2^48 bytes");
+    uint32_t tenant = intern_put(d->tenants, p->tenant);
+    if (!tenant)
+        return mcfs_fail(err, MCFS_NO_AVAILABLE_HANDLE, "too many tenants");
+    int64_t now = mcfs_mono_ms();
+    if (!p->upsert) {
+        struct key_hash h = key_hash(p->tenant, p->key);
+        bool exists;
+        {
+            MCFS_LOCK_SCOPE(&d->shards[h.shard].lock);
+            exists = shard_find(d, h, tenant, p->key) != 0;
+        }
+        if (exists || pending_has_key(d->pending, tenant, p->key, now - d->config.put_discard_ms))
+            return mcfs_fail(err, MCFS_OBJECT_ALREADY_EXISTS, "%.*s exists already",
+                             (int)MCFS_MIN(p->key.len, 200), p->key.data);
+    }
+    struct pending_put *put = malloc(sizeof(*put) + p->key.len);
+    if (!put)
+        return mcfs_fail(err, MCFS_NO_AVAILABLE_HANDLE, "the master is out of memory");
+    *put = (struct pending_put){.version = atomic_fetch_add(&d->next_id, 1),
+                                .size = p->size,
+                                .start_wall_ms = mcfs_wall_ms(),
+                                .start_mono_ms = now,
+                                .client = p->client,
+                                .tenant = tenant,
+                                .key_len = (uint32_t)p->key.len};
+    memcpy(put->key, p->key.data, p->key.len);
+    *version = put->version;
+    if (pending_add(d->pending, put)) {
+        free(put);
+        return mcfs_fail(err, MCFS_NO_AVAILABLE_HANDLE, "the master is out of memory");
+    }
+    return 0;
+}
+
+int directory_put_revoke(struct directory *d, uint64_t version, uint32_t client,
+                         struct mcfs_error *err)
+{
+    struct pending_put put;
+    if (!pending_get(d->pending, version, &put))
+        return 0;
+    if (put.client != client)
+        return mcfs_fail(err, MCFS_ILLEGAL_CLIENT, "this put was started by another client");
+    pending_drop(d->pending, version);
+    return 0;
+}
+
+uint32_t directory_discard_puts(struct directory *d)
+{
+    return pending_expire(d->pending, mcfs_mono_ms() - d->config.put_discard_ms);
+}
+
+/* The record gets the put's content.  The caller holds the shard's lock. */
+static int publish(struct directory *d, struct record *r, const struct put_end *p,
+                   const struct pending_put *pending)
+{
+    if (record_set_attr(d, r, &p->attr))
+        return -1;
+    record_drop_replicas(d, r);
+    tree_lock(d->tree);
+    record_set_size(d, r, p->size);
+    r->version = p->version;
+    tree_unlock(d->tree);
+    r->data_type = p->data_type;
+    r->putter = p->client;
+    r->put_start_ms = (uint64_t)(pending ? pending->start_wall_ms : mcfs_wall_ms());
+    r->flags &= RECORD_HARD_PIN;
+    record_set_inline(d, r, p->client, atomic_load(&d->node_generation[p->client]));
+    return 0;
+}
+
+/* Under both shards' locks: the object to be replaced and the one to be renamed may change now, or
+ * err says why not.  *from_slot gets the renamed object. */
+static int check_change(struct directory *d, const struct put_end *p, uint32_t tenant,
+                        uint32_t slot, uint32_t *from_slot, struct mcfs_error *err)
+{
+    if (slot && p->no_replace)
+        return mcfs_fail(err, MCFS_OBJECT_ALREADY_EXISTS, "%.*s exists already",
+                         (int)MCFS_MIN(p->key.len, 200), p->key.data);
+    if (slot && change_must_wait(d, slot, p->client, err))
+        return -1;
+    *from_slot = 0;
+    if (!p->from_version)
+        return 0;
+    *from_slot = shard_find(d, key_hash(p->tenant, p->from), tenant, p->from);
+    if (!*from_slot || record_at(d, *from_slot)->version != p->from_version)
+        return mcfs_fail(err, MCFS_OBJECT_NOT_FOUND, "%.*s: no such object (any more)",
+                         (int)MCFS_MIN(p->from.len, 200), p->from.data);
+    return change_must_wait(d, *from_slot, p->client, err);
+}
+
+static int put_end_locked(struct directory *d, const struct put_end *p, struct key_hash h,
+                          uint32_t tenant, const struct pending_put *pending,
+                          struct put_result *out, struct mcfs_error *err)
+{
+    uint32_t slot = shard_find(d, h, tenant, p->key), from_slot = 0;
+    struct record *r = slot ? record_at(d, slot) : NULL;
+    if (r && r->version == p->version) { /* done before, and the answer was lost */
+        out->lease_ms = lease_grant(d->leases, slot, p->client, d->config.lease_ms);
+        return 0;
+    }
+    if (!pending)
+        return mcfs_fail(err, MCFS_OBJECT_NOT_FOUND, "%.*s: this put was given up",
+                         (int)MCFS_MIN(p->key.len, 200), p->key.data);
+    if (r && r->version > p->version && !p->from_version && !p->no_replace) {
+        /* A put that started later has ended first: the result is as if this one had been replaced
+         * at once. */
+        out->superseded = true;
+        pending_drop(d->pending, p->version);
+        return 0;
+    }
+    if (check_change(d, p, tenant, slot, &from_slot, err))
+        return -1;
+    if (r) {
+        if (record_discard_elsewhere(d, r, p->client))
+            out->replaced_version = r->version;
+    } else {
+        slot = record_insert(d, h, tenant, p->key, p->size, p->attr.mtime_ns);
+        if (!slot)
+            return mcfs_fail(err, MCFS_NO_AVAILABLE_HANDLE,
+                             "the master's directory is full (memory limit)");
+        r = record_at(d, slot);
+    }
+    if (publish(d, r, p, pending))
+        return mcfs_fail(err, MCFS_NO_AVAILABLE_HANDLE, "the master is out of memory");
+    if (from_slot) {
+        struct record *from = record_at(d, from_slot);
+        r->flags |= from->flags & RECORD_HARD_PIN;
+        r->data_type = from->data_type;
+        record_discard_elsewhere(d, from, p->client);
+        record_delete(d, key_hash(p->tenant, p->from), from_slot);
+    }
+    pending_drop(d->pending, p->version);
+    lease_forget(d->leases, slot);
+    out->lease_ms = lease_grant(d->leases, slot, p->client, d->config.lease_ms);
+    atomic_fetch_add_explicit(&d->puts, 1, memory_order_relaxed);
+    return 0;
+}
+
+int directory_put_end(struct directory *d, const struct put_end *p, struct put_result *out,
+                      struct mcfs_error *err)
+{
+    *out = (struct put_result){0};
+    if (check_key(p->tenant, p->key, err))
+        return -1;
+    struct pending_put pending;
+    bool known = pending_get(d->pending, p->version, &pending);
+    if (known && pending.client != p->client)
+        return mcfs_fail(err, MCFS_ILLEGAL_CLIENT, "this put was started by another client");
+    uint32_t tenant = intern_put(d->tenants, p->tenant);
+    if (!tenant)
+        return mcfs_fail(err, MCFS_NO_AVAILABLE_HANDLE, "too many tenants");
+    struct key_hash h = key_hash(p->tenant, p->key);
+    uint32_t other = p->from_version ? key_hash(p->tenant, p->from).shard : h.shard;
+    uint32_t low = MCFS_MIN(h.shard, other), high = MCFS_MAX(h.shard, other);
+    out->shard = h.shard;
+    pthread_mutex_lock(&d->shards[low].lock);
+    if (high != low)
+        pthread_mutex_lock(&d->shards[high].lock);
+    int rc = put_end_locked(d, p, h, tenant, known ? &pending : NULL, out, err);
+    if (high != low)
+        pthread_mutex_unlock(&d->shards[high].lock);
+    pthread_mutex_unlock(&d->shards[low].lock);
+    return rc;
+}

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Restoring: the newest snapshot that can be read whole, its shards decoded side by side. */
+#include "master/checkpoint.h"
+
+#include "common/cleanup.h"
+#include "common/clock.h"
+#include "common/log.h"
+
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <unistd.h>
+
+#define THREADS_MAX 8
+
+struct restore {
+    struct directory *directory;
+    struct snap_reader *reader;
+    atomic_uint next;
+    _Atomic uint64_t kept, dropped;
+    atomic_bool failed;
+    pthread_mutex_t lock; /* guards err */
+    struct mcfs_error err;
+};
+
+static int restore_object(const struct snap_object *o, void *arg, struct mcfs_error *err)
+{
+    struct restore *r = arg;
+    int rc = directory_restore(r->directory, o, err);
+    if (rc < 0)
+        return -1;
+    atomic_fetch_add_explicit(rc ? &r->kept : &r->dropped, 1, memory_order_relaxed);
+    return 0;
+}
+
+static void *restore_main(void *arg)
+{
+    struct restore *r = arg;
+    for (;;) {
+        uint32_t place = atomic_fetch_add(&r->next, 1);
+        struct mcfs_error err = MCFS_ERROR_INIT;
+        if (place >= snap_reader_shards(r->reader) || atomic_load(&r->failed))
+            return NULL;
+        if (snap_reader_shard(r->reader, place, restore_object, r, &err)) {
+            MCFS_LOCK_SCOPE(&r->lock);
+            if (!atomic_exchange(&r->failed, true))
+                r->err = err;
+        }
+    }
+}
+
+static int restore_shards(struct restore *r, struct mcfs_error *err)
+{
+    pthread_t threads[THREADS_MAX];
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    unsigned started = 0, want = (unsigned)MCFS_MIN(MCFS_MAX(cores, 1), THREADS_MAX);
+    while (started + 1 < want && pthread_create(&threads[started], NULL, restore_main, r) == 0)
+        started++;
+    restore_main(r);
+    while (started > 0)
+        pthread_join(threads[--started], NULL);
+    if (!atomic_load(&r->failed))
+        return 0;
+    *err = r->err;
+    return -1;
+}
+
+static int restore_one(struct directory *d, struct mcfs_object_store *store, const char *cluster,
+                       const char *id, struct restore_result *out, struct mcfs_error *err)
+{
+    struct restore r = {.directory = d};
+    r.reader = snap_reader_open(store, cluster, id, err);
+    if (!r.reader)
+        return -1;
+    pthread_mutex_init(&r.lock, NULL);
+    mcfs_buf_reset(&out->segments);
+    mcfs_buf_reset(&out->tasks);
+    mcfs_buf_reset(&out->discarded);
+    int rc = snap_reader_segments(r.reader, &out->segments, err);
+    if (rc == 0)
+        rc = restore_shards(&r, err);
+    if (rc == 0)
+        rc = snap_reader_tasks(r.reader, &out->tasks, err);
+    if (rc == 0) {
+        struct mcfs_slice discarded = snap_reader_discarded(r.reader);
+        mcfs_buf_append(&out->discarded, discarded.data, discarded.len);
+        directory_raise_next_id(d, snap_reader_info(r.reader)->replica_next_id);
+        out->kept = atomic_load(&r.kept);
+        out->dropped = atomic_load(&r.dropped);
+    } else {
+        directory_clear(d); /* never a half state */
+    }
+    snap_reader_close(r.reader);
+    pthread_mutex_destroy(&r.lock);
+    return rc;
+}
+
+int restore_newest(struct directory *d, struct mcfs_object_store *store, const char *cluster,
+                   struct restore_result *out, struct mcfs_error *err)
+{
+    char(*ids)[SNAP_ID_SIZE];
+    size_t count;
+    *out = (struct restore_result){0};
+    if (snap_repo_candidates(store, cluster, &ids, &count, err))
+        return -1;
+    int64_t began = mcfs_mono_ms();
+    for (size_t i = 0; i < count; i++) {
+        struct mcfs_error bad = MCFS_ERROR_INIT;
+        if (restore_one(d, store, cluster, ids[i], out, &bad)) {
+            mcfs_error("snapshot %s cannot be restored: %s", ids[i], bad.msg);
+            out->failed_candidates++;
+            continue;
+        }
+        memcpy(out->id, ids[i], SNAP_ID_SIZE);
+        mcfs_info("snapshot %s restored in %" PRId64 " ms: %" PRIu64 " objects kept, %" PRIu64
+                  " without a complete replica dropped",
+                  out->id, mcfs_mono_ms() - began, out->kept, out->dropped);
+        if (out->dropped > out->kept)
+            mcfs_warning("snapshot %s: most objects had no complete replica", out->id);
+        break;
+    }
+    if (!out->id[0] && count)
+        mcfs_error("none of %zu snapshots can be restored: the directory starts empty", count);
+    free(ids);
+    return 0;
+}

@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "common/hash.h"
+#include "common/table.h"
+#include "master/master.h"
+#include <mooncakefs/rpc_methods.h>
+
+#include <pthread.h>
+
+struct method {
+    const char *name, *params;
+    method_fn fn;
+};
+
+#define REGISTER method_register
+#define INVENTORY_ITEMS method_inventory_items
+#define INVENTORY_END method_inventory_end
+#define PING method_ping
+#define RECALL_DONE method_recall_done
+#define DISCARDED method_discarded
+#define GET_REPLICA_LIST method_get_replica_list
+#define BATCH_GET_REPLICA_LIST method_batch_get_replica_list
+#define EXIST_KEY method_exist_key
+#define BATCH_EXIST_KEY method_batch_exist_key
+#define LOOKUP method_lookup
+#define LIST method_list
+#define PUT_START method_put_start
+#define PUT_END method_put_end
+#define PUT_REVOKE method_put_revoke
+#define REMOVE method_remove
+#define SET_ATTR method_set_attr
+#define SET_PIN method_set_pin
+#define TENANTS method_tenants
+#define NODES method_nodes
+#define STATUS method_status
+#define SNAPSHOT_CREATE method_snapshot_create
+#define SNAPSHOT_STATE method_snapshot_state
+#define SNAPSHOT_LIST method_snapshot_list
+#define SNAPSHOT_FILES method_snapshot_files
+#define SNAPSHOT_READ method_snapshot_read
+
+static const struct method methods[] = {
+#define X(id, name, params, result, help) {name, params, id},
+    MCFS_MASTER_METHODS(X)
+#undef X
+};
+
+#define METHOD_COUNT (sizeof(methods) / sizeof(methods[0]))
+
+static uint64_t method_hash(const void *e)
+{
+    const char *name = ((const struct method *)e)->name;
+    return mcfs_hash(name, strlen(name));
+}
+
+static bool method_eq(const void *e, const void *key)
+{
+    return mcfs_slice_eq(mcfs_slice_str(((const struct method *)e)->name),
+                         *(const struct mcfs_slice *)key);
+}
+
+static struct mcfs_table by_name = MCFS_TABLE_INIT(method_hash);
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void index_methods(void)
+{
+    for (size_t i = 0; i < METHOD_COUNT; i++)
+        if (mcfs_table_add(&by_name, (void *)(uintptr_t)&methods[i]))
+            abort();
+}
+
+static const struct method *find_method(struct mcfs_slice name)
+{
+    pthread_once(&once, index_methods);
+    return mcfs_table_find(&by_name, mcfs_hash(name.data, name.len), method_eq, &name);
+}
+
+int bad_params(struct mcfs_rpc_request *r, struct mcfs_error *err)
+{
+    const struct method *method = find_method(r->method);
+    return mcfs_fail(err, MCFS_INVALID_PARAMS, "%.*s: params must be %s",
+                     (int)(r->method.len < 64 ? r->method.len : 64), r->method.data,
+                     method ? method->params : "an array");
+}
+
+int session_node(struct master *m, uint64_t session, uint32_t *node, struct mcfs_error *err)
+{
+    *node = (uint32_t)(session & 0xffff);
+    if (session == 0)
+        return 0;
+    if (session >> 16 != m->epoch || !nodes_registered(m->nodes, *node))
+        return mcfs_fail(err, MCFS_CLIENT_NOT_FOUND, "this master does not know the session");
+    return 0;
+}
+
+int service_handle(void *arg, struct mcfs_rpc_request *request, struct mcfs_error *err)
+{
+    struct master *m = arg;
+    const struct method *method = find_method(request->method);
+    if (!method)
+        return mcfs_fail(err, MCFS_INVALID_PARAMS, "no method '%.*s'",
+                         (int)(request->method.len < 64 ? request->method.len : 64),
+                         request->method.data);
+    unsigned slot = directory_enter(m->directory);
+    int rc = method->fn(m, request, err);
+    directory_leave(m->directory, slot);
+    return rc;
+}
+
+void service_disconnected(void *arg, struct mcfs_rpc_conn *conn)
+{
+    struct master *m = arg;
+    if (mcfs_rpc_conn_tag(conn))
+        nodes_disconnected(m->nodes, conn);
+}

@@ -1,0 +1,318 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* RPC methods on objects: look-up, listing, put, removal. */
+#include "common/id.h"
+#include "master/master.h"
+
+#define BATCH_MAX 4096
+#define LIST_MAX 4096
+
+/* [session, tenant, ...]: the caller and its tenant. */
+static bool read_caller(struct mp_reader *p, uint64_t *session, struct mcfs_slice *tenant)
+{
+    return mp_read_uint(p, session) && mp_read_raw(p, tenant);
+}
+
+static void put_attr(struct mcfs_buf *b, const struct mcfs_attr *attr)
+{
+    mp_put_uint(b, attr->mode);
+    mp_put_uint(b, attr->uid);
+    mp_put_uint(b, attr->gid);
+    mp_put_int(b, attr->mtime_ns);
+}
+
+static bool read_attr(struct mp_reader *p, struct mcfs_attr *attr)
+{
+    return mp_read_u32_max(p, 07777, &attr->mode) && mp_read_u32_max(p, UINT32_MAX, &attr->uid) &&
+           mp_read_u32_max(p, UINT32_MAX, &attr->gid) && mp_read_int(p, &attr->mtime_ns);
+}
+
+static void put_object(struct master *m, struct mcfs_buf *b, const struct object_view *v)
+{
+    mp_put_array(b, 11);
+    mp_put_uint(b, v->version);
+    mp_put_uint(b, v->size);
+    mp_put_uint(b, v->lease_ms);
+    put_attr(b, &v->attr);
+    mp_put_uint(b, v->data_type);
+    mp_put_bool(b, v->hard_pin);
+    mp_put_uint(b, v->shard);
+    mp_put_array(b, v->replica_count);
+    for (uint32_t i = 0; i < v->replica_count; i++) {
+        const struct replica_view *r = &v->replicas[i];
+        struct node_info node = {0};
+        char id[MCFS_ID_TEXT_MAX] = "";
+        if (r->node)
+            nodes_get(m->nodes, r->node, &node);
+        if (r->node)
+            mcfs_id_format(directory_client_id(m->directory, r->node), id);
+        mp_put_array(b, 8);
+        mp_put_uint(b, r->id);
+        mp_put_uint(b, r->type);
+        mp_put_uint(b, r->status);
+        mp_put_uint(b, r->size);
+        mp_put_cstr(b, id);
+        mp_put_cstr(b, node.name);
+        mp_put_cstr(b, node.endpoint);
+        mp_put_bool(b, r->connected);
+    }
+}
+
+int method_get_replica_list(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err)
+{
+    uint64_t session;
+    uint32_t node;
+    struct mcfs_slice tenant, key;
+    struct object_view v;
+    if (!read_caller(&r->params, &session, &tenant) || !mp_read_raw(&r->params, &key))
+        return bad_params(r, err);
+    if (session_node(m, session, &node, err) ||
+        directory_get(m->directory, tenant, key, node, &v, err))
+        return -1;
+    put_object(m, r->result, &v);
+    return 0;
+}
+
+/* Reads [session, tenant, [key ...]] with at most BATCH_MAX keys. */
+static int read_keys(struct master *m, struct mcfs_rpc_request *r, uint32_t *node,
+                     struct mcfs_slice *tenant, struct mcfs_slice *keys, uint32_t *n,
+                     struct mcfs_error *err)
+{
+    uint64_t session;
+    if (!read_caller(&r->params, &session, tenant) || !mp_read_array(&r->params, n))
+        return bad_params(r, err);
+    if (*n > BATCH_MAX)
+        return mcfs_fail(err, MCFS_INVALID_PARAMS, "at most %d keys in a batch; these are %u",
+                         BATCH_MAX, *n);
+    for (uint32_t i = 0; i < *n; i++)
+        if (!mp_read_raw(&r->params, &keys[i]))
+            return bad_params(r, err);
+    if (session_node(m, session, node, err))
+        return -1;
+    directory_prefetch(m->directory, *tenant, keys, *n);
+    return 0;
+}
+
+int method_batch_get_replica_list(struct master *m, struct mcfs_rpc_request *r,
+                                  struct mcfs_error *err)
+{
+    struct mcfs_slice tenant, keys[BATCH_MAX];
+    uint32_t node, n;
+    if (read_keys(m, r, &node, &tenant, keys, &n, err))
+        return -1;
+    mp_put_array(r->result, n);
+    for (uint32_t i = 0; i < n; i++) {
+        struct object_view v;
+        struct mcfs_error item = MCFS_ERROR_INIT;
+        mp_put_array(r->result, 2);
+        if (directory_get(m->directory, tenant, keys[i], node, &v, &item)) {
+            mp_put_int(r->result, item.code);
+            mp_put_cstr(r->result, item.msg);
+        } else {
+            mp_put_uint(r->result, 0);
+            put_object(m, r->result, &v);
+        }
+    }
+    return 0;
+}
+
+int method_exist_key(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err)
+{
+    uint64_t session;
+    uint32_t node;
+    struct mcfs_slice tenant, key;
+    struct object_view v;
+    if (!read_caller(&r->params, &session, &tenant) || !mp_read_raw(&r->params, &key))
+        return bad_params(r, err);
+    if (session_node(m, session, &node, err))
+        return -1;
+    mp_put_bool(r->result, directory_get(m->directory, tenant, key, node, &v, NULL) == 0);
+    return 0;
+}
+
+int method_batch_exist_key(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err)
+{
+    struct mcfs_slice tenant, keys[BATCH_MAX];
+    uint32_t node, n;
+    if (read_keys(m, r, &node, &tenant, keys, &n, err))
+        return -1;
+    mp_put_array(r->result, n);
+    for (uint32_t i = 0; i < n; i++) {
+        struct object_view v;
+        mp_put_bool(r->result, directory_get(m->directory, tenant, keys[i], node, &v, NULL) == 0);
+    }
+    return 0;
+}
+
+int method_lookup(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err)
+{
+    uint64_t session;
+    uint32_t node;
+    struct mcfs_slice tenant, path;
+    if (!read_caller(&r->params, &session, &tenant) || !mp_read_raw(&r->params, &path))
+        return bad_params(r, err);
+    if (session_node(m, session, &node, err))
+        return -1;
+    struct object_view v;
+    struct mcfs_error e = MCFS_ERROR_INIT;
+    int64_t mtime_ns;
+    mp_put_array(r->result, 2);
+    if (path.len == 0 || directory_get(m->directory, tenant, path, node, &v, &e)) {
+        if (e.code != MCFS_OBJECT_NOT_FOUND && e.code != MCFS_OK) {
+            *err = e;
+            return -1;
+        }
+        mp_put_nil(r->result);
+    } else {
+        put_object(m, r->result, &v);
+    }
+    if (directory_is_dir(m->directory, tenant, path, &mtime_ns))
+        mp_put_int(r->result, mtime_ns);
+    else
+        mp_put_nil(r->result);
+    return 0;
+}
+
+struct listing {
+    struct mcfs_buf *to;
+    uint32_t count;
+};
+
+static void list_one(const struct list_entry *e, void *arg)
+{
+    struct listing *l = arg;
+    mp_put_array(l->to, 10);
+    mp_put_str(l->to, e->name);
+    mp_put_bool(l->to, e->is_dir);
+    mp_put_bool(l->to, e->shadowed);
+    mp_put_uint(l->to, e->cookie);
+    mp_put_uint(l->to, e->version);
+    mp_put_uint(l->to, e->size);
+    put_attr(l->to, &e->attr);
+    l->count++;
+}
+
+int method_list(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err)
+{
+    struct mcfs_slice tenant, path;
+    uint64_t cookie, max, next;
+    if (!mp_read_raw(&r->params, &tenant) || !mp_read_raw(&r->params, &path) ||
+        !mp_read_uint(&r->params, &cookie) || !mp_read_uint(&r->params, &max))
+        return bad_params(r, err);
+    _cleanup_buf_ struct mcfs_buf entries = MCFS_BUF_INIT;
+    struct listing l = {.to = &entries};
+    size_t at = mp_begin_array(&entries);
+    if (max > LIST_MAX)
+        max = LIST_MAX;
+    if (directory_list(m->directory, tenant, path, cookie, (uint32_t)max, list_one, &l, &next, err))
+        return -1;
+    mp_end_array(&entries, at, l.count);
+    mp_put_array(r->result, 2);
+    mp_put_uint(r->result, next);
+    mcfs_buf_append(r->result, entries.data, entries.len);
+    r->result->failed |= entries.failed;
+    return 0;
+}
+
+int method_put_start(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err)
+{
+    uint64_t session, version;
+    struct put_start p = {0};
+    if (!read_caller(&r->params, &session, &p.tenant) || !mp_read_raw(&r->params, &p.key) ||
+        !mp_read_uint(&r->params, &p.size) || !mp_read_bool(&r->params, &p.upsert))
+        return bad_params(r, err);
+    if (session_node(m, session, &p.client, err) ||
+        directory_put_start(m->directory, &p, &version, err))
+        return -1;
+    mp_put_array(r->result, 1);
+    mp_put_uint(r->result, version);
+    return 0;
+}
+
+int method_put_end(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err)
+{
+    uint64_t session;
+    struct put_end p = {0};
+    struct put_result out;
+    uint32_t data_type;
+    struct mp_reader *in = &r->params;
+    if (!read_caller(in, &session, &p.tenant) || !mp_read_raw(in, &p.key) ||
+        !mp_read_uint(in, &p.version) || !mp_read_uint(in, &p.size) || !read_attr(in, &p.attr) ||
+        !mp_read_u32_max(in, 255, &data_type) || !mp_read_bool(in, &p.no_replace) ||
+        !(mp_peek(in) == MP_NIL ? mp_read_nil(in) : mp_read_raw(in, &p.from)) ||
+        !mp_read_uint(in, &p.from_version))
+        return bad_params(r, err);
+    p.data_type = (uint8_t)data_type;
+    if (session_node(m, session, &p.client, err))
+        return -1;
+    if (!p.client)
+        return mcfs_fail(err, MCFS_ILLEGAL_CLIENT, "PutEnd is for the node that stores the bytes");
+    if (directory_put_end(m->directory, &p, &out, err))
+        return -1;
+    mp_put_array(r->result, 4);
+    mp_put_uint(r->result, out.replaced_version);
+    mp_put_bool(r->result, out.superseded);
+    mp_put_uint(r->result, out.lease_ms);
+    mp_put_uint(r->result, out.shard);
+    return 0;
+}
+
+int method_put_revoke(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err)
+{
+    uint64_t session, version;
+    uint32_t node;
+    if (!mp_read_uint(&r->params, &session) || !mp_read_uint(&r->params, &version))
+        return bad_params(r, err);
+    if (session_node(m, session, &node, err) ||
+        directory_put_revoke(m->directory, version, node, err))
+        return -1;
+    mp_put_nil(r->result);
+    return 0;
+}
+
+int method_remove(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err)
+{
+    uint64_t session, version, removed;
+    uint32_t node;
+    struct mcfs_slice tenant, key;
+    bool force;
+    if (!read_caller(&r->params, &session, &tenant) || !mp_read_raw(&r->params, &key) ||
+        !mp_read_uint(&r->params, &version) || !mp_read_bool(&r->params, &force))
+        return bad_params(r, err);
+    if (session_node(m, session, &node, err) ||
+        directory_remove(m->directory, tenant, key, version, node, force, &removed, err))
+        return -1;
+    mp_put_array(r->result, 1);
+    mp_put_uint(r->result, removed);
+    return 0;
+}
+
+int method_set_attr(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err)
+{
+    uint64_t session, version;
+    uint32_t node, valid;
+    struct mcfs_slice tenant, key;
+    struct mcfs_attr attr;
+    if (!read_caller(&r->params, &session, &tenant) || !mp_read_raw(&r->params, &key) ||
+        !mp_read_uint(&r->params, &version) || !mp_read_u32_max(&r->params, 15, &valid) ||
+        !read_attr(&r->params, &attr))
+        return bad_params(r, err);
+    if (session_node(m, session, &node, err) ||
+        directory_set_attr(m->directory, tenant, key, version, node, valid, &attr, err))
+        return -1;
+    mp_put_array(r->result, 4);
+    put_attr(r->result, &attr);
+    return 0;
+}
+
+int method_set_pin(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err)
+{
+    struct mcfs_slice tenant, key;
+    bool hard;
+    if (!mp_read_raw(&r->params, &tenant) || !mp_read_raw(&r->params, &key) ||
+        !mp_read_bool(&r->params, &hard))
+        return bad_params(r, err);
+    if (directory_set_hard_pin(m->directory, tenant, key, hard, err))
+        return -1;
+    mp_put_nil(r->result);
+    return 0;
+}

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef MCFS_SNAPSHOT_FRAME_H
+#define MCFS_SNAPSHOT_FRAME_H
+
+/* One zstd frame: level 3, content size in its head (Mooncake refuses frames without it). */
+
+#include "common/buf.h"
+#include <mooncakefs/error.h>
+#include <mooncakefs/object.h>
+
+#define FRAME_CONTENT_MAX (1ull << 30) /* bytes that one frame may unpack to */
+
+struct ZSTD_CCtx_s;
+
+/* Appends the frame of `content` to out. */
+int frame_pack(struct ZSTD_CCtx_s *ctx, struct mcfs_slice content, struct mcfs_buf *out,
+               struct mcfs_error *err);
+
+/* Unpacks a frame in pieces, so that memory grows with what is really there and not with what its
+ * head claims. */
+int frame_unpack(struct mcfs_slice frame, struct mcfs_buf *out, struct mcfs_error *err);
+
+#endif
