@@ -411,33 +411,41 @@ static bool list_local(struct reply_buf *r, uint64_t *place)
     return true;
 }
 
+/* The entry of the batch that a place comes before; -1 when the place lies elsewhere. */
+static ssize_t find_in_batch(const struct dir_handle *d, uint64_t cookie)
+{
+    if (!d->have_batch)
+        return -1;
+    if (cookie == d->batch_start)
+        return 0;
+    for (size_t i = 0; i < d->batch.count; i++)
+        if (d->batch.v[i].next == cookie)
+            return (ssize_t)i + 1;
+    return -1;
+}
+
 /* Fills the reply from the master's batches; -1 on error. */
 static int list_master(struct reply_buf *r, uint64_t cookie, const struct mcfs_cancel *cancel,
                        struct mcfs_error *err)
 {
     struct dir_handle *d = r->d;
-    for (;;) {
-        size_t i = 0;
-        /* The place lies in this batch when it is its start or behind one of its entries. */
-        bool inside = d->have_batch && cookie == d->batch_start;
-        for (; d->have_batch && !inside && i < d->batch.count; i++)
-            if ((d->batch.v[i].next & PLACE_MASK) == cookie)
-                inside = true;
-        if (!inside && fetch(r->fs, d, cookie, cancel, err))
-            return r->used ? 0 : -1;
-        if (!inside)
-            i = 0;
+    ssize_t found = find_in_batch(d, cookie);
+    size_t i = found < 0 ? 0 : (size_t)found;
+    if (found < 0 && fetch(r->fs, d, cookie, cancel, err))
+        return -1;
+    for (;; i = 0) {
         for (; i < d->batch.count; i++) {
             struct item item = d->batch.v[i];
             mode_t type;
             ino_t ino = item_ino(r, &item, &type);
-            item.next = PART_MASTER << PART_SHIFT | (item.next & PLACE_MASK);
+            item.next |= PART_MASTER << PART_SHIFT;
             if (!put_item_plus(r, &item, ino, type))
                 return 0;
         }
         if (!d->batch_next)
             return 0;
-        cookie = d->batch_next;
+        if (fetch(r->fs, d, d->batch_next, cancel, err))
+            return r->used ? 0 : -1;
     }
 }
 
