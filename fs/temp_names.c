@@ -282,6 +282,7 @@ static int recover_one(struct temp_names *t, const char *info, const char *conte
     }
     inode->staging = staging;
     inode->attr = attr;
+    inode->size = staging_size(staging);
     inode_unref(t->inodes, inode);
     return 0;
 }

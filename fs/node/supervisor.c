@@ -87,8 +87,22 @@ static char **build_argv(struct supervisor *s, const char *const *flags)
     return argv;
 }
 
+/* The environment without systemd's socket: what is ready is for the node to say. */
+static char **child_environment(void)
+{
+    size_t n = 0, kept = 0;
+    while (environ[n])
+        n++;
+    char **env = calloc(n + 1, sizeof(*env));
+    for (size_t i = 0; env && i < n; i++)
+        if (strncmp(environ[i], "NOTIFY_SOCKET=", 14) != 0)
+            env[kept++] = environ[i];
+    return env;
+}
+
 static int spawn(struct supervisor *s)
 {
+    _cleanup_free_ char **env = child_environment();
     posix_spawnattr_t attr;
     posix_spawn_file_actions_t files;
     sigset_t none, all;
@@ -106,7 +120,7 @@ static int spawn(struct supervisor *s)
     posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
     posix_spawn_file_actions_addopen(&files, 1, s->log, O_WRONLY | O_CREAT | O_APPEND, 0644);
     posix_spawn_file_actions_addopen(&files, 2, s->log, O_WRONLY | O_CREAT | O_APPEND, 0644);
-    int rc = posix_spawnp(&pid, s->argv[0], &files, &attr, s->argv, environ);
+    int rc = posix_spawnp(&pid, s->argv[0], &files, &attr, s->argv, env);
     posix_spawnattr_destroy(&attr);
     posix_spawn_file_actions_destroy(&files);
     if (rc) {
