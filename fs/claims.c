@@ -47,6 +47,16 @@ void claim_take(struct fs *fs, struct inode *w)
     }
 }
 
+bool stale_once(struct fs *fs, int pid)
+{
+    int64_t now = mcfs_mono_ms();
+    struct stale *st = &fs->stale[(unsigned)pid % MCFS_ARRAY_SIZE(fs->stale)];
+    MCFS_LOCK_SCOPE(&fs->claims_lock);
+    bool again = st->pid == pid && now - st->when_ms < 1000;
+    *st = (struct stale){again ? 0 : pid, now};
+    return !again;
+}
+
 void claims_sweep(struct fs *fs, bool all)
 {
     int64_t now = mcfs_mono_ms();

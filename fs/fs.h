@@ -38,6 +38,10 @@ struct fs {
         struct inode *inode;
         int64_t made_ms;
     } claims[256];
+    struct stale {
+        int pid;
+        int64_t when_ms;
+    } stale[64];          /* threads that were sent to look a name up again, by pid */
     atomic_bool mounted;  /* the kernel talks to us */
     atomic_bool no_epoch; /* the kernel cannot drop all names at once */
     int64_t started_ns;
@@ -164,6 +168,10 @@ struct inode *writer_new(struct fs *fs, struct mcfs_slice tenant, struct mcfs_sl
 void claim_add(struct fs *fs, struct inode *w);
 void claim_take(struct fs *fs, struct inode *w);
 void claims_sweep(struct fs *fs, bool all);
+
+/* Whether a thread may be sent back to look a name up again (ESTALE): the kernel does that once, a
+ * second time would be the program's to handle. */
+bool stale_once(struct fs *fs, int pid);
 
 /* views.c: the trees that are not keys: root, tenants/, snapshots/, .mooncakefs/. */
 int view_lookup(struct fs *fs, struct inode *parent, const char *name,

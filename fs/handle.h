@@ -14,7 +14,8 @@ struct handle {
     int64_t content_len;
     bool staged; /* counts in the inode's `opens`; reads and writes go to its staging */
     bool writable;
-    int pid; /* thread that opened it */
+    bool direct; /* reads another version than the inode's */
+    int pid;     /* thread that opened it */
 };
 
 static inline struct handle *handle_of(const struct fuse_file_info *fi)

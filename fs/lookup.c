@@ -205,6 +205,21 @@ static double renew(struct fs *fs, struct inode *inode, const struct mcfs_cancel
     return fs_timeout(fs, object.lease_ms);
 }
 
+static double renew_dir(struct fs *fs, struct inode *inode, const struct mcfs_cancel *cancel)
+{
+    struct mcfs_slice prefix = inode_key(inode);
+    struct mcfs_master_lookup found;
+    if (prefix.len && prefix.data[prefix.len - 1] == '/')
+        prefix.len--;
+    if (mcfs_master_lookup(node_master(fs->node), inode_tenant(inode), prefix, &found, cancel,
+                           NULL) == 0 &&
+        found.is_dir) {
+        MCFS_LOCK_SCOPE(&inode->lock);
+        inode->attr.mtime_ns = found.dir_mtime_ns;
+    }
+    return fs_dir_timeout(fs);
+}
+
 void fs_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
     struct fs *fs = fs_of(req);
@@ -212,24 +227,13 @@ void fs_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
     struct stat st;
     double timeout = 0;
     (void)fi;
-    if (inode->kind == INODE_FILE) {
-        struct fs_cancel c;
-        fs_cancel_begin(&c, req);
+    struct fs_cancel c;
+    fs_cancel_begin(&c, req);
+    if (inode->kind == INODE_FILE)
         timeout = renew(fs, inode, &c.cancel);
-        fs_cancel_end(&c);
-    } else if (inode->kind == INODE_DIR) {
-        struct mcfs_slice prefix = inode_key(inode);
-        struct mcfs_master_lookup found;
-        timeout = fs_dir_timeout(fs);
-        if (prefix.len && prefix.data[prefix.len - 1] == '/')
-            prefix.len--;
-        if (mcfs_master_lookup(node_master(fs->node), inode_tenant(inode), prefix, &found, NULL,
-                               NULL) == 0 &&
-            found.is_dir) {
-            MCFS_LOCK_SCOPE(&inode->lock);
-            inode->attr.mtime_ns = found.dir_mtime_ns;
-        }
-    }
+    else if (inode->kind == INODE_DIR)
+        timeout = renew_dir(fs, inode, &c.cancel);
+    fs_cancel_end(&c);
     pthread_mutex_lock(&inode->lock);
     if (inode->staging)
         inode->size = staging_size(inode->staging);

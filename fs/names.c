@@ -44,7 +44,7 @@ static void mark_gone(struct inode *inode, void *arg)
 
 /* A directory that has lost its last key stays on this mount until rmdir: rm -r and rsync count on
  * it. */
-static void keep_parent(struct fs *fs, struct inode *parent)
+static void keep_parent(struct fs *fs, struct inode *parent, const struct mcfs_cancel *cancel)
 {
     struct mcfs_slice tenant = inode_tenant(parent), prefix = inode_key(parent);
     struct mcfs_master_lookup found;
@@ -53,7 +53,7 @@ static void keep_parent(struct fs *fs, struct inode *parent)
         local_dirs_get(fs->dirs, tenant, prefix, NULL, NULL))
         return;
     struct mcfs_slice path = mcfs_slice(prefix.data, prefix.len - 1);
-    if (mcfs_master_lookup(node_master(fs->node), tenant, path, &found, NULL, NULL) == 0 &&
+    if (mcfs_master_lookup(node_master(fs->node), tenant, path, &found, cancel, NULL) == 0 &&
         !found.is_dir)
         local_dirs_keep(fs->dirs, tenant, prefix, NULL);
 }
@@ -98,7 +98,7 @@ void fs_unlink(fuse_req_t req, fuse_ino_t parent_ino, const char *name)
         rc = unlink_key(fs, inode_tenant(parent), slice_of(&key), fuse_req_ctx(req)->pid, &c.cancel,
                         &err);
     if (rc == 0)
-        keep_parent(fs, parent);
+        keep_parent(fs, parent, &c.cancel);
     fs_cancel_end(&c);
     atomic_fetch_add_explicit(&fs->counters.unlinks, 1, memory_order_relaxed);
     reply(req, rc, &err);
@@ -145,12 +145,12 @@ static void count_temp(struct mcfs_slice name, struct inode *inode, void *arg)
 
 /* Whether anything lies below a prefix: keys, kept directories, temporary names. */
 static int check_empty(struct fs *fs, struct mcfs_slice tenant, struct mcfs_slice prefix,
-                       bool *exists, struct mcfs_error *err)
+                       bool *exists, const struct mcfs_cancel *cancel, struct mcfs_error *err)
 {
     struct mcfs_master_lookup found;
     unsigned temps = 0;
     if (mcfs_master_lookup(node_master(fs->node), tenant, mcfs_slice(prefix.data, prefix.len - 1),
-                           &found, NULL, err))
+                           &found, cancel, err))
         return -1;
     temp_names_children(fs->temps, tenant, prefix, count_temp, &temps);
     if (found.is_dir || temps || local_dirs_has_children(fs->dirs, tenant, prefix))
@@ -167,17 +167,20 @@ void fs_rmdir(fuse_req_t req, fuse_ino_t parent_ino, const char *name)
     struct inode *parent = inode_from(fs->inodes, parent_ino);
     struct mcfs_error err = MCFS_ERROR_INIT;
     _cleanup_buf_ struct mcfs_buf key = MCFS_BUF_INIT;
+    struct fs_cancel c;
     bool exists = false;
     int rc = name_key(fs, parent, name, &key, &err);
     mcfs_buf_append(&key, "/", 1);
+    fs_cancel_begin(&c, req);
     if (rc == 0)
-        rc = check_empty(fs, inode_tenant(parent), slice_of(&key), &exists, &err);
+        rc = check_empty(fs, inode_tenant(parent), slice_of(&key), &exists, &c.cancel, &err);
     if (rc == 0 && !exists)
         rc = mcfs_fail_errno(&err, ENOENT, "rmdir");
     if (rc == 0) {
         local_dirs_drop(fs->dirs, inode_tenant(parent), slice_of(&key));
-        keep_parent(fs, parent);
+        keep_parent(fs, parent, &c.cancel);
     }
+    fs_cancel_end(&c);
     reply(req, rc, &err);
 }
 
@@ -346,11 +349,11 @@ static int rename_dir(const struct rename *r, struct mcfs_error *err)
     mcfs_buf_append(&to, "/", 1);
     if (from.failed || to.failed)
         return mcfs_fail_errno(err, ENOMEM, "rename");
-    if (check_empty(fs, r->tenant, slice_of(&from), &exists, err))
+    if (check_empty(fs, r->tenant, slice_of(&from), &exists, r->cancel, err))
         return err->errnum == ENOTEMPTY ? mcfs_fail_errno(err, EXDEV, "rename") : -1;
     if (!exists)
         return mcfs_fail_errno(err, ENOENT, "rename");
-    if (check_empty(fs, r->tenant, slice_of(&to), &target, err))
+    if (check_empty(fs, r->tenant, slice_of(&to), &target, r->cancel, err))
         return -1;
     if (target && r->no_replace)
         return mcfs_fail_errno(err, EEXIST, "rename");
@@ -414,7 +417,7 @@ void fs_rename(fuse_req_t req, fuse_ino_t parent_ino, const char *name, fuse_ino
                            .cancel = &c.cancel};
         rc = rename_any(&r, &err);
         if (rc == 0)
-            keep_parent(fs, parent);
+            keep_parent(fs, parent, &c.cancel);
         fs_cancel_end(&c);
     }
     atomic_fetch_add_explicit(&fs->counters.renames, 1, memory_order_relaxed);

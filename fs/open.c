@@ -41,11 +41,13 @@ static int open_reader(struct fs *fs, struct handle *h, const struct mcfs_cancel
         node_open(fs->node, inode_tenant(inode), inode_key(inode), &object, cancel, err);
     if (!r)
         return -1;
-    if (object.version != inode->version) {
+    if (object.version != inode->version && stale_once(fs, h->pid)) {
         /* Replaced since the look-up: the kernel asks again and gets the new version's inode. */
         node_reader_close(r);
         return mcfs_fail_errno(err, ESTALE, "open");
     }
+    /* Replaced again and again: this handle reads the newest version past the inode's pages. */
+    h->direct = object.version != inode->version;
     h->reader = r;
     return 0;
 }
@@ -127,9 +129,9 @@ void fs_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
     }
     fi->fh = (uint64_t)(uintptr_t)h;
     /* An inode is one version, so its pages never go stale. */
-    fi->keep_cache = inode->kind == INODE_FILE || h->staged;
+    fi->keep_cache = !h->direct && (inode->kind == INODE_FILE || h->staged);
     fi->noflush = !h->writable;
-    fi->direct_io = inode->kind == INODE_CONTROL_FILE;
+    fi->direct_io = inode->kind == INODE_CONTROL_FILE || h->direct;
     if (fuse_reply_open(req, fi) == -ENOENT)
         fs_release(NULL, ino, fi);
 }

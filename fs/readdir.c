@@ -158,13 +158,14 @@ static bool is_whole_prefix(struct mcfs_slice prefix)
     return prefix.len == 0 || prefix.data[prefix.len - 1] == '/';
 }
 
-static int gather_local(struct fs *fs, struct dir_handle *d, struct mcfs_error *err)
+static int gather_local(struct fs *fs, struct dir_handle *d, const struct mcfs_cancel *cancel,
+                        struct mcfs_error *err)
 {
     struct inode *inode = d->inode;
     struct gather g = {d, {NULL, 0}};
     struct mcfs_slice tenant = inode_tenant(inode), prefix = inode_key(inode);
     if (inode->kind != INODE_DIR)
-        return view_list(fs, inode, add_view, &g, NULL, err);
+        return view_list(fs, inode, add_view, &g, cancel, err);
     if (!is_whole_prefix(prefix))
         return 0;
     local_dirs_children(fs->dirs, tenant, prefix, add_kept, &g);
@@ -172,7 +173,7 @@ static int gather_local(struct fs *fs, struct dir_handle *d, struct mcfs_error *
     if (prefix.len > 1) {
         struct mcfs_master_lookup found;
         struct mcfs_slice key = mcfs_slice(prefix.data, prefix.len - 1);
-        if (mcfs_master_lookup(node_master(fs->node), tenant, key, &found, NULL, err))
+        if (mcfs_master_lookup(node_master(fs->node), tenant, key, &found, cancel, err))
             return -1;
         struct item *item = found.has_object ? items_add(&d->local, "%=", 2) : NULL;
         if (item) {
@@ -262,6 +263,21 @@ static int fetch(struct fs *fs, struct dir_handle *d, uint64_t cookie,
 
 /* ---- replies ---- */
 
+static void dir_free(struct fs *fs, struct dir_handle *d)
+{
+    char *piece;
+    for (size_t i = 0; (piece = mcfs_table_next(&d->pieces, &i));)
+        free(piece);
+    mcfs_table_free(&d->pieces);
+    items_clear(&d->local);
+    items_clear(&d->batch);
+    free(d->local.v);
+    free(d->batch.v);
+    inode_unref(fs->inodes, d->inode);
+    pthread_mutex_destroy(&d->lock);
+    free(d);
+}
+
 void fs_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
     struct fs *fs = fs_of(req);
@@ -276,29 +292,22 @@ void fs_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
     d->inode = inode_ref(fs->inodes, inode);
     d->pieces = (struct mcfs_table)MCFS_TABLE_INIT(piece_hash);
     fi->fh = (uint64_t)(uintptr_t)d;
-    if (gather_local(fs, d, &err)) {
-        fs_releasedir(req, ino, fi);
-        return;
+    struct fs_cancel c;
+    fs_cancel_begin(&c, req);
+    int rc = gather_local(fs, d, &c.cancel, &err);
+    fs_cancel_end(&c);
+    if (rc) {
+        dir_free(fs, d);
+        fs_reply_error(req, &err);
+    } else if (fuse_reply_open(req, fi) == -ENOENT) {
+        dir_free(fs, d);
     }
-    fuse_reply_open(req, fi);
 }
 
 void fs_releasedir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
-    struct fs *fs = fs_of(req);
-    struct dir_handle *d = dir_of(fi);
-    char *piece;
     (void)ino;
-    for (size_t i = 0; (piece = mcfs_table_next(&d->pieces, &i));)
-        free(piece);
-    mcfs_table_free(&d->pieces);
-    items_clear(&d->local);
-    items_clear(&d->batch);
-    free(d->local.v);
-    free(d->batch.v);
-    inode_unref(fs->inodes, d->inode);
-    pthread_mutex_destroy(&d->lock);
-    free(d);
+    dir_free(fs_of(req), dir_of(fi));
     fuse_reply_err(req, 0);
 }
 

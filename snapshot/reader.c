@@ -7,6 +7,7 @@
 #include "snapshot/snapshot.h"
 
 #include "common/cleanup.h"
+#include "common/crc32c.h"
 #include "common/mp.h"
 #include "snapshot/frame.h"
 
@@ -36,6 +37,12 @@ struct snap_reader {
     struct places metadata, extra;
     struct mcfs_buf discarded;
     bool has_extra;
+    struct sum { /* of the other files, as `mooncakefs` has them */
+        char name[32];
+        uint64_t size;
+        uint32_t crc;
+    } sums[8];
+    uint32_t sum_count;
 };
 
 /* ---- a container, read through a window ---- */
@@ -204,6 +211,24 @@ static int read_metadata_field(struct walk *w, struct mcfs_slice name, bool *has
     return 0;
 }
 
+static bool read_sums(struct snap_reader *r, struct mp_reader *p)
+{
+    uint32_t n;
+    if (!mp_read_map(p, &n) || n > MCFS_ARRAY_SIZE(r->sums))
+        return false;
+    for (uint32_t i = 0; i < n; i++) {
+        struct sum *sum = &r->sums[i];
+        struct mcfs_slice name;
+        if (!mp_read_raw(p, &name) || name.len >= sizeof(sum->name) || !mp_read_array_of(p, 2) ||
+            !mp_read_uint(p, &sum->size) || !mp_read_u32_max(p, UINT32_MAX, &sum->crc))
+            return false;
+        memcpy(sum->name, name.data, name.len);
+        sum->name[name.len] = 0;
+    }
+    r->sum_count = n;
+    return true;
+}
+
 static int read_extra_field(struct walk *w, struct mcfs_slice name, bool *good,
                             struct mcfs_error *err)
 {
@@ -216,6 +241,8 @@ static int read_extra_field(struct walk *w, struct mcfs_slice name, bool *good,
     struct mp_reader p = mp_reader(value.data, value.len);
     if (mcfs_slice_eq(name, MCFS_SLICE_LITERAL("format")))
         *good = mp_read_uint(&p, &format) && format == 1;
+    else if (mcfs_slice_eq(name, MCFS_SLICE_LITERAL("files")) && !read_sums(w->r, &p))
+        return corrupt(w, err);
     return 0;
 }
 
@@ -279,6 +306,33 @@ static int check_texts(struct snap_reader *r, struct mcfs_error *err)
     return 0;
 }
 
+/* Holds a file against the checksum that was taken when it was written. */
+static int check_sum(struct snap_reader *r, const struct sum *sum, struct mcfs_error *err)
+{
+    size_t chunk = 1 << 20;
+    _cleanup_free_ char *buf = malloc(chunk);
+    uint64_t size = 0;
+    uint32_t crc = 0;
+    ssize_t n;
+    if (!buf)
+        return mcfs_fail_errno(err, ENOMEM, "%s/%s", r->id, sum->name);
+    do {
+        n = snap_repo_read(r->store, r->cluster, r->id, sum->name, size, buf, chunk, err);
+        if (n < 0)
+            return -1;
+        crc = mcfs_crc32c(crc, buf, (size_t)n);
+        size += (size_t)n;
+    } while (n > 0 && size <= sum->size);
+    if (size != sum->size)
+        return mcfs_fail(err, MCFS_FILE_READ_FAIL,
+                         "%s/%s: %" PRIu64 " bytes where %" PRIu64 " were written", r->id,
+                         sum->name, size, sum->size);
+    if (crc != sum->crc)
+        return mcfs_fail(err, MCFS_CHECKSUM_MISMATCH, "%s/%s: the checksum is wrong", r->id,
+                         sum->name);
+    return 0;
+}
+
 struct snap_reader *snap_reader_open(struct mcfs_object_store *store, const char *cluster,
                                      const char *id, struct mcfs_error *err)
 {
@@ -308,6 +362,8 @@ struct snap_reader *snap_reader_open(struct mcfs_object_store *store, const char
             rc =
                 mcfs_fail(err, MCFS_INVALID_VERSION, "%s/mooncakefs: of a form not known here", id);
     }
+    for (uint32_t i = 0; rc == 0 && i < r->sum_count; i++)
+        rc = check_sum(r, &r->sums[i], err);
     if (rc == 0)
         return r;
     snap_reader_close(r);

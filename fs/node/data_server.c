@@ -168,6 +168,21 @@ static int stage_write(struct data_server *d, struct mcfs_rpc_request *r, struct
     return 0;
 }
 
+/* What changes a key past the mount ends what the mount caches of it: this node's own leases are
+ * not recalled by the master. */
+static void end_own_lease(struct node *n, struct mcfs_slice tenant, struct mcfs_slice key,
+                          uint64_t version)
+{
+    if (version && n->config.recall)
+        n->config.recall(n->config.arg, tenant, key, version);
+}
+
+static uint64_t current_version(struct node *n, struct mcfs_slice tenant, struct mcfs_slice key)
+{
+    struct mcfs_master_object object;
+    return mcfs_master_get(n->master, tenant, key, &object, NULL, NULL) ? 0 : object.version;
+}
+
 static int stage_commit(struct data_server *d, struct mcfs_rpc_request *r, struct mcfs_error *err)
 {
     uint64_t number;
@@ -191,8 +206,10 @@ static int stage_commit(struct data_server *d, struct mcfs_rpc_request *r, struc
                              (unsigned long long)p.size)
                  : 0;
     p.staging_path = mine.path;
+    uint64_t old = rc ? 0 : current_version(d->node, p.tenant, p.key);
     if (rc == 0)
         rc = node_put(d->node, &p, &out, NULL, err);
+    end_own_lease(d->node, p.tenant, p.key, old);
     stage_drop(&mine);
     if (rc)
         return -1;
@@ -208,8 +225,10 @@ static int remove_key(struct node *n, struct mcfs_rpc_request *r, struct mcfs_er
     if (!mp_read_raw(&r->params, &tenant) || !mp_read_raw(&r->params, &key) ||
         !mp_read_bool(&r->params, &force))
         return bad_params(r, err);
+    uint64_t old = current_version(n, tenant, key);
     if (node_remove(n, tenant, key, force, NULL, err))
         return -1;
+    end_own_lease(n, tenant, key, old);
     mp_put_nil(r->result);
     return 0;
 }

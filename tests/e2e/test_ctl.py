@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operator's command line."""
+import json
+import os
+
+from harness import CTL, Mount, run
+
+
+def test_status(mount):
+    text = mount.ctl("status").stdout.decode()
+    assert "connected" in text and "master" in text
+    s = json.loads(mount.ctl("status", "--json").stdout)
+    assert s["nodes"][0]["connected"] is True and s["master"]["objects"] == 0
+
+
+def test_put_get_ls_stat_rm(mount, world):
+    data = os.urandom(9 << 20)
+    open(world.path("in"), "wb").write(data)
+    mount.ctl("put", "dir/key", world.path("in"))
+    assert open(mount.key("dir/key"), "rb").read() == data
+    assert mount.ctl("get", "dir/key").stdout == data
+    mount.ctl("get", "dir/key", world.path("out"))
+    assert open(world.path("out"), "rb").read() == data
+    assert b"dir/\n" in mount.ctl("ls").stdout
+    assert json.loads(mount.ctl("ls", "dir/", "--json").stdout)[0]["size"] == len(data)
+    assert json.loads(mount.ctl("stat", "dir/key", "--json").stdout)["size"] == len(data)
+    mount.ctl("rm", "dir/key")
+    assert mount.ctl("get", "dir/key", check=False).returncode == 1
+    assert not os.path.exists(mount.key("dir/key"))
+
+
+def test_locate_leads_to_the_bytes(mount):
+    for name, size in (("small", 5000), ("big", 3 << 20)):
+        data = os.urandom(size)
+        open(mount.key(name), "wb").write(data)
+        out = json.loads(mount.ctl("locate", mount.key(name), "--physical", "--json").stdout)
+        place = out["replicas"][0]["place"]
+        with open(place["file"], "rb") as f:
+            f.seek(place["offset"])
+            assert f.read(place["length"]) == data
+        assert place["whole_file"] == (size > 1 << 20)
+        assert place["extents"]
+
+
+def test_pin(mount):
+    open(mount.key("k"), "w").write("v")
+    mount.ctl("pin", "k")
+    assert mount.ctl("rm", "k", check=False).returncode == 1
+    mount.ctl("unpin", "k")
+    mount.ctl("rm", "k")
+
+
+def test_snapshot(mount):
+    assert mount.ctl("snapshot", "list").stdout == b""
+    ident = json.loads(mount.ctl("snapshot", "create", "--json").stdout)["id"]
+    assert ident in mount.ctl("snapshot", "list").stdout.decode()
+    assert json.loads(mount.ctl("snapshot", "list", "--json").stdout)[0]["id"] == ident
+
+
+def test_wrong_usage(mount):
+    assert run(CTL, check=False).returncode == 2
+    assert run(CTL, "frob", check=False).returncode == 2
+    assert mount.ctl("get", check=False).returncode == 2
+    r = run(CTL, "--jsn", "status", check=False)
+    assert r.returncode == 2 and b"did you mean 'json'" in r.stderr
+    r = run(CTL, "--master", "unix:/nowhere", "--timeout=200ms", "status", check=False)
+    assert r.returncode == 1 and b"/nowhere" in r.stderr
