@@ -56,6 +56,10 @@ static inline struct fs *fs_of(fuse_req_t req)
     return fuse_req_userdata(req);
 }
 
+/* What each worker thread keeps for its requests, freed when it ends (worker.c). */
+char *worker_buffer(size_t size); /* at least so large; NULL without memory */
+int worker_event(void);           /* an eventfd, emptied; -1 without one */
+
 /* Interruptible waiting for one request; fs_cancel_end before the reply is sent. */
 struct fs_cancel {
     struct mcfs_cancel cancel;

@@ -9,19 +9,6 @@
 
 #define SPLICE_MIN (32u << 10) /* below this a copy is cheaper than setting up a pipe */
 
-/* A buffer of each worker thread, as large as a request. */
-static char *thread_buffer(size_t size)
-{
-    static _Thread_local char *buffer;
-    static _Thread_local size_t have;
-    if (size > have) {
-        free(buffer);
-        buffer = malloc(size);
-        have = buffer ? size : 0;
-    }
-    return buffer;
-}
-
 static void reply_from_fd(fuse_req_t req, int fd, uint64_t at, size_t len)
 {
     struct fuse_bufvec out = FUSE_BUFVEC_INIT(len);
@@ -87,7 +74,7 @@ void fs_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse
     }
     struct mcfs_error err = MCFS_ERROR_INIT;
     struct fs_cancel c;
-    char *buf = thread_buffer(size);
+    char *buf = worker_buffer(size);
     if (!buf) {
         fuse_reply_err(req, ENOMEM);
         return;
@@ -114,7 +101,7 @@ void fs_write_buf(fuse_req_t req, fuse_ino_t ino, struct fuse_bufvec *in, off_t 
     if (in->count == 1 && !(in->buf[0].flags & FUSE_BUF_IS_FD)) {
         data = in->buf[0].mem;
     } else {
-        char *buf = thread_buffer(size);
+        char *buf = worker_buffer(size);
         struct fuse_bufvec to = FUSE_BUFVEC_INIT(size);
         to.buf[0].mem = buf;
         ssize_t n = buf ? fuse_buf_copy(&to, in, 0) : -ENOMEM;

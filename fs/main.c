@@ -130,6 +130,7 @@ int main(int argc, char **argv)
     signal(SIGPIPE, SIG_IGN);
     if (mount_options_parse(&o, argc, argv, &err)) {
         fprintf(stderr, "mooncakefs: %s\n", err.msg);
+        mount_options_free(&o);
         return 1;
     }
     if (o.help || o.version) {

@@ -14,22 +14,10 @@ static void interrupted(fuse_req_t req, void *arg)
     mcfs_cancel_set(&c->cancel);
 }
 
-/* One eventfd per worker thread, emptied before each use. */
-static int thread_event(void)
-{
-    static _Thread_local struct mcfs_cancel event = MCFS_CANCEL_INIT;
-    uint64_t drained;
-    if (event.fd < 0)
-        mcfs_cancel_init(&event);
-    if (event.fd >= 0 && read(event.fd, &drained, sizeof(drained)) < 0 && errno != EAGAIN)
-        return -1;
-    return event.fd;
-}
-
 void fs_cancel_begin(struct fs_cancel *c, fuse_req_t req)
 {
     c->req = req;
-    c->cancel.fd = thread_event();
+    c->cancel.fd = worker_event();
     fuse_req_interrupt_func(req, interrupted, c);
 }
 

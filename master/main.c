@@ -255,6 +255,7 @@ int main(int argc, char **argv)
     }
     if (master_flags_parse(&m.flags, &argc, argv, &err)) {
         fprintf(stderr, "mooncakefs-master: %s\n", err.msg);
+        mcfs_flags_free(master_flag_table, &m.flags);
         return 1;
     }
     if (m.flags.die_with_parent) {

@@ -234,6 +234,7 @@ int main(int argc, char **argv)
     if (mcfs_flags_init(flags, &c.o, &err) ||
         mcfs_flags_parse_argv(flags, &c.o, &argc, argv, &err)) {
         fprintf(stderr, "mooncakefsctl: %s\n", err.msg);
+        mcfs_flags_free(flags, &c.o);
         return EXIT_USAGE;
     }
     int status = EXIT_USAGE;

@@ -108,6 +108,9 @@ class Mount:
         if not self.source.startswith("local:"):
             self.options.append(f"storage_path={self.state}")
         self.env = dict(os.environ, **(env or {}))
+        # What a sanitizer finds in a daemon goes where World.close looks for it.
+        for name in ("ASAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS"):
+            self.env[name] = os.environ.get(name, "") + f":log_path={self.state}/sanitizer"
         world.mounts.append(self)
         if not expect_failure:
             self.start()
@@ -201,15 +204,12 @@ class World:
                     except AssertionError:
                         problems.append(f"daemon {pid} did not end")
                         os.kill(pid, signal.SIGKILL)
-            for text in (m.log_text(),):
-                if "ERROR: AddressSanitizer" in text or "WARNING: ThreadSanitizer" in text or \
-                        "runtime error:" in text:
-                    problems.append(text[-8000:])
-            log = os.path.join(m.state, "sanitizer")
             for f in os.listdir(m.state) if os.path.isdir(m.state) else []:
                 if f.startswith("sanitizer"):
                     problems.append(open(os.path.join(m.state, f), errors="replace").read()[:8000])
-            del log
+        for f in os.listdir(self.dir.name):
+            if f.startswith("master-") and "Sanitizer" in open(self.path(f), errors="replace").read():
+                problems.append(open(self.path(f), errors="replace").read()[:8000])
         for p in self.processes:
             if p.poll() is None:
                 p.terminate()

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Runs a fuzz target over every file of a corpus folder, and over truncations and random mutations of
- * each, with a fixed seed: the part of fuzzing that every test run can afford.
+ * Runs a fuzz target over every file of a corpus folder, and over truncations and random mutations
+ * of each, with a fixed seed: the part of fuzzing that every test run can afford.
  */
 #include <dirent.h>
 #include <stdint.h>
@@ -24,7 +24,7 @@ static uint32_t next_random(void)
 /* A copy of exactly `size` bytes, so that the sanitizer sees a read past the end. */
 static void run(const uint8_t *data, size_t size)
 {
-    uint8_t *copy = malloc(size ? size : 1);
+    uint8_t *copy = calloc(1, size ? size : 1);
     if (!copy)
         abort();
     memcpy(copy, data, size);
