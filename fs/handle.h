@@ -15,8 +15,16 @@ struct handle {
     bool staged; /* counts in the inode's `opens`; reads and writes go to its staging */
     bool writable;
     bool direct; /* reads another version than the inode's */
-    int pid;     /* thread that opened it */
+    int pid; /* thread that opened it */
+    atomic_uint uses; /* requests answered: orders them before the release, as the kernel alone does otherwise */
 };
+
+/* The request needs the handle no more: call before its reply, after which the kernel may release
+ * it. */
+static inline void handle_done(struct handle *h)
+{
+    atomic_fetch_add_explicit(&h->uses, 1, memory_order_release);
+}
 
 static inline struct handle *handle_of(const struct fuse_file_info *fi)
 {

@@ -43,28 +43,28 @@ struct inode_name {
 };
 
 struct inode {
-    enum inode_kind kind;
+    _Atomic(enum inode_kind) kind;
     uint64_t kernel_refs; /* look-ups to be forgotten */
     uint32_t refs;        /* of the daemon */
     bool linked;          /* found by the table */
     struct inode *next;   /* with the same name: other versions and writers */
     _Atomic(struct inode_name *) name;
-    atomic_uint stripe; /* of the table, by the name */
-    uint64_t version;   /* FILE; 0 elsewhere */
+    atomic_uint stripe;       /* of the table, by the name */
+    _Atomic uint64_t version; /* FILE; 0 elsewhere */
 
     pthread_mutex_t lock;
     uint64_t size;
     struct mcfs_attr attr;
-    int64_t lease_until_ms; /* mcfs_mono_ms() time */
+    _Atomic int64_t lease_until_ms; /* mcfs_mono_ms() time */
     int64_t atime_ns;
-    bool gone; /* unlinked or replaced while in use */
+    atomic_bool gone; /* unlinked or replaced while in use */
 
     /* WRITER and TEMP */
     struct staging *staging;
-    int pid;        /* thread that opened it */
-    uint32_t opens; /* handles on it */
-    bool dirty;     /* holds what is not published */
-    bool claimed;   /* made for an open or truncate that comes back in a moment */
+    int pid;             /* thread that opened it */
+    uint32_t opens;      /* handles on it */
+    atomic_bool dirty;   /* holds what is not published */
+    atomic_bool claimed; /* made for an open or truncate that comes back in a moment */
     bool no_replace;
     uint64_t published; /* version that it was last published as, 0: never */
 };

@@ -68,6 +68,7 @@ void fs_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse
         int fd = node_reader_fd(h->reader, &at, &length);
         if (fd >= 0) {
             size_t left = (uint64_t)off < length ? (size_t)(length - (uint64_t)off) : 0;
+            handle_done(h);
             reply_from_fd(req, fd, at + (uint64_t)off, MCFS_MIN(size, left));
             return;
         }
@@ -82,6 +83,7 @@ void fs_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse
     fs_cancel_begin(&c, req);
     int64_t n = read_bytes(fs, h, buf, size, (uint64_t)off, &c.cancel, &err);
     fs_cancel_end(&c);
+    handle_done(h);
     if (n < 0)
         fs_reply_error(req, &err);
     else

@@ -25,6 +25,7 @@ static struct handle *handle_new(struct fs *fs, struct inode *inode, int pid,
 
 static void handle_free(struct fs *fs, struct handle *h)
 {
+    (void)atomic_load_explicit(&h->uses, memory_order_acquire);
     node_reader_close(h->reader);
     free(h->content);
     inode_unref(fs->inodes, h->inode);
@@ -293,6 +294,7 @@ void fs_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
             rc = writer_commit(fs, inode, false, &c.cancel, &err);
         fs_cancel_end(&c);
     }
+    handle_done(h);
     if (rc)
         fs_reply_error(req, &err);
     else

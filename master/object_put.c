@@ -162,6 +162,8 @@ int directory_put_end(struct directory *d, const struct put_end *p, struct put_r
     *out = (struct put_result){0};
     if (check_key(p->tenant, p->key, err))
         return -1;
+    if (p->size >> 48)
+        return mcfs_fail(err, MCFS_INVALID_PARAMS, "an object has less than 2^48 bytes");
     struct pending_put pending;
     bool known = pending_get(d->pending, p->version, &pending);
     if (known && pending.client != p->client)

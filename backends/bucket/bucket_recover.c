@@ -381,19 +381,30 @@ struct foreign {
     bool failed;
 };
 
+/* Before tenants, Mooncake's storage keys were the keys alone: the default tenant's. */
+static struct entry *foreign_entry(struct mcfs_slice key)
+{
+    if (key.len && memchr(key.data, 0, key.len))
+        return entry_new(key);
+    _cleanup_buf_ struct mcfs_buf whole = MCFS_BUF_INIT;
+    mcfs_buf_append(&whole, MCFS_DEFAULT_TENANT, sizeof(MCFS_DEFAULT_TENANT));
+    mcfs_buf_append(&whole, key.data, key.len);
+    return whole.failed ? NULL : entry_new(mcfs_slice(whole.data, whole.len));
+}
+
 static void foreign_one(struct mcfs_slice key, const struct meta_place *place, void *arg)
 {
     struct foreign *f = arg;
     uint64_t at;
     f->b->keys++;
     if (__builtin_add_overflow(place->offset, place->key_size, &at) || at > f->data_size ||
-        place->data_size > f->data_size - at || !memchr(key.data, 0, key.len)) {
+        place->data_size > f->data_size - at) {
         atomic_fetch_add(&f->r->dropped, 1);
         mcfs_warning("bucket %" PRIu64 ": an object lies outside of the file and is dropped",
                      f->b->id);
         return;
     }
-    struct entry *e = entry_new(key);
+    struct entry *e = foreign_entry(key);
     if (!e) {
         f->failed = true;
         return;
@@ -403,7 +414,7 @@ static void foreign_one(struct mcfs_slice key, const struct meta_place *place, v
     e->size = place->data_size;
     e->attr = (struct mcfs_attr){MCFS_ATTR_DEFAULT_MODE, 0, 0, f->mtime_ns};
     e->bucket = f->b;
-    e->key_inline = place->key_size == key.len && key.len > 0;
+    e->key_inline = place->key_size == e->key_len;
     f->failed |= publish(f->r, e) != 0;
 }
 
