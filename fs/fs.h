@@ -41,8 +41,10 @@ struct fs {
     struct stale {
         int pid;
         int64_t when_ms;
-    } stale[64];          /* threads that were sent to look a name up again, by pid */
-    atomic_bool mounted;  /* the kernel talks to us */
+    } stale[64]; /* threads that were sent to look a name up again, by pid */
+    pthread_rwlock_t
+        notify_lock; /* shared while the kernel is notified: its descriptor must not go meanwhile */
+    bool mounted;    /* the kernel talks to us; under notify_lock */
     atomic_bool no_epoch; /* the kernel cannot drop all names at once */
     int64_t started_ns;
     struct fs_counters {
@@ -154,6 +156,8 @@ void fs_statfs(fuse_req_t req, fuse_ino_t ino);
 /* invalidate.c: the mount's part in recalls. */
 void fs_recall(void *arg, struct mcfs_slice tenant, struct mcfs_slice key, uint64_t version);
 void fs_session_lost(void *arg);
+/* The mount is about to go. */
+void fs_stop_notifying(struct fs *fs);
 
 /* writer.c: publishing what was written.  The caller holds the writer's lock. */
 int writer_commit(struct fs *fs, struct inode *w, bool sync, const struct mcfs_cancel *cancel,

@@ -14,9 +14,10 @@ struct handle {
     int64_t content_len;
     bool staged; /* counts in the inode's `opens`; reads and writes go to its staging */
     bool writable;
-    bool direct; /* reads another version than the inode's */
-    int pid; /* thread that opened it */
-    atomic_uint uses; /* requests answered: orders them before the release, as the kernel alone does otherwise */
+    bool direct;      /* reads another version than the inode's */
+    int pid;          /* thread that opened it */
+    atomic_uint uses; /* requests answered: orders them before the release, as the kernel alone does
+                         otherwise */
 };
 
 /* The request needs the handle no more: call before its reply, after which the kernel may release

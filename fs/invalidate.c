@@ -8,12 +8,13 @@
 #include "fs/fs.h"
 
 #include "common/cleanup.h"
-#include "common/log.h"
+#include "common/clock.h"
 #include "fs/namespace.h"
 
 #include <linux/fuse.h>
 #include <unistd.h>
 
+#define STOP_WAIT_NS 2000000000ll
 #define NOTIFY_INC_EPOCH 8 /* enum fuse_notify_code, protocol 7.44 */
 
 /* Returns 0, or -1 where the kernel does not know it. */
@@ -54,14 +55,26 @@ void fs_recall(void *arg, struct mcfs_slice tenant, struct mcfs_slice key, uint6
 {
     struct fs *fs = arg;
     atomic_fetch_add_explicit(&fs->counters.recalls, 1, memory_order_relaxed);
-    if (!atomic_load(&fs->mounted))
-        return;
-    struct inode *inode = inode_find(fs->inodes, INODE_FILE, tenant, key, version);
+    pthread_rwlock_rdlock(&fs->notify_lock);
+    struct inode *inode =
+        fs->mounted ? inode_find(fs->inodes, INODE_FILE, tenant, key, version) : NULL;
     if (inode)
         end_lease(fs, inode);
     inode_unref(fs->inodes, inode);
-    if (new_epoch(fs))
+    if (fs->mounted && new_epoch(fs))
         drop_name(fs, tenant, key);
+    pthread_rwlock_unlock(&fs->notify_lock);
+}
+
+void fs_stop_notifying(struct fs *fs)
+{
+    /* A name being dropped may wait for a directory that the kernel gives free only when we
+     * unmount. */
+    struct timespec until = mcfs_timespec(mcfs_mono_ns() + STOP_WAIT_NS);
+    bool locked = pthread_rwlock_clockwrlock(&fs->notify_lock, CLOCK_MONOTONIC, &until) == 0;
+    fs->mounted = false;
+    if (locked)
+        pthread_rwlock_unlock(&fs->notify_lock);
 }
 
 static void end_any_lease(struct inode *inode, void *arg)
@@ -77,8 +90,10 @@ static void end_any_lease(struct inode *inode, void *arg)
 void fs_session_lost(void *arg)
 {
     struct fs *fs = arg;
-    if (!atomic_load(&fs->mounted))
-        return;
-    new_epoch(fs);
-    inode_for_all(fs->inodes, end_any_lease, fs);
+    pthread_rwlock_rdlock(&fs->notify_lock);
+    if (fs->mounted) {
+        new_epoch(fs);
+        inode_for_all(fs->inodes, end_any_lease, fs);
+    }
+    pthread_rwlock_unlock(&fs->notify_lock);
 }

@@ -40,7 +40,9 @@ static void on_init(void *userdata, struct fuse_conn_info *conn)
                    FUSE_CAP_READDIRPLUS | FUSE_CAP_READDIRPLUS_AUTO);
     conn->max_background = 64;
     conn->congestion_threshold = 48;
-    atomic_store(&fs->mounted, true);
+    pthread_rwlock_wrlock(&fs->notify_lock);
+    fs->mounted = true;
+    pthread_rwlock_unlock(&fs->notify_lock);
     run->ready(run->ready_arg);
 }
 
@@ -181,6 +183,7 @@ static int start_parts(struct run *run, const struct source *source, struct stat
     fs->staging_memory_max = fs->options->single_object_min;
     fs->staging_dir = state_dir_path(state, "staging");
     pthread_mutex_init(&fs->claims_lock, NULL);
+    pthread_rwlock_init(&fs->notify_lock, NULL);
     fs->inodes = inode_table_new();
     fs->dirs = local_dirs_new();
     fs->temps = fs->inodes ? temp_names_new(fs->inodes, fs->staging_dir, fs->staging_memory_max,
@@ -212,7 +215,6 @@ static int stop_parts(struct run *run, struct mcfs_error *err)
     struct fs *fs = &run->fs;
     int rc = 0;
     atomic_store(&run->stopping, true);
-    atomic_store(&fs->mounted, false);
     if (run->janitor_started)
         pthread_join(run->janitor, NULL);
     if (fs->node) {
@@ -282,6 +284,7 @@ static int serve(struct run *run, struct mcfs_error *err)
         if (signal < 0)
             mcfs_warning("the FUSE loop ended: %s", strerror(-signal));
         rc = 0;
+        fs_stop_notifying(fs);
         fuse_session_unmount(fs->session);
     }
     fuse_remove_signal_handlers(fs->session);
