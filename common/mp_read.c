@@ -55,7 +55,7 @@ static enum head_result wide_head(const uint8_t *p, size_t len, struct head *h)
         h->number = p[0] == 0xc3;
         break;
     case MP_NEGINT: {
-        unsigned shift = 64 - 8 * wide[i].width;
+        unsigned shift = (64 - 8u * wide[i].width) & 63;
         int64_t v = (int64_t)(h->number << shift) >> shift;
         h->number = (uint64_t)v;
         if (v >= 0)

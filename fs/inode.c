@@ -291,32 +291,42 @@ void inode_for_key(struct inode_table *t, struct mcfs_slice tenant, struct mcfs_
     }
 }
 
+struct inode_list {
+    struct inode **v;
+    size_t count, cap;
+};
+
+/* Takes a reference; without memory the inode is left out. */
+static void list_add(struct inode_list *l, struct inode *i)
+{
+    if (l->count == l->cap) {
+        size_t cap = l->cap ? l->cap * 2 : 64;
+        struct inode **v = realloc(l->v, cap * sizeof(struct inode *));
+        if (!v)
+            return;
+        l->v = v;
+        l->cap = cap;
+    }
+    i->refs++;
+    l->v[l->count++] = i;
+}
+
 void inode_for_all(struct inode_table *t, void (*fn)(struct inode *inode, void *arg), void *arg)
 {
     for (unsigned k = 0; k < STRIPES; k++) {
         struct stripe *s = &t->stripes[k];
-        struct inode **all = NULL, *head;
-        size_t count = 0, cap = 0;
+        struct inode_list l = {0};
+        struct inode *head;
         pthread_mutex_lock(&s->lock);
-        for (size_t at = 0; (head = mcfs_table_next(&s->names, &at));) {
-            for (; head; head = head->next) {
-                if (count == cap) {
-                    struct inode **more =
-                        realloc(all, (cap = cap ? cap * 2 : 64) * sizeof(struct inode *));
-                    if (!more)
-                        break;
-                    all = more;
-                }
-                head->refs++;
-                all[count++] = head;
-            }
-        }
+        for (size_t at = 0; (head = mcfs_table_next(&s->names, &at));)
+            for (; head; head = head->next)
+                list_add(&l, head);
         pthread_mutex_unlock(&s->lock);
-        for (size_t n = 0; n < count; n++) {
-            fn(all[n], arg);
-            inode_unref(t, all[n]);
+        for (size_t n = 0; n < l.count; n++) {
+            fn(l.v[n], arg);
+            inode_unref(t, l.v[n]);
         }
-        free(all);
+        free(l.v);
     }
 }
 

@@ -140,7 +140,7 @@ static inline struct inode *inode_from(struct inode_table *t, uint64_t nodeid)
 
 static inline bool inode_is_dir(const struct inode *inode)
 {
-    switch (inode->kind) {
+    switch ((enum inode_kind)inode->kind) {
     case INODE_ROOT:
     case INODE_DIR:
     case INODE_TENANTS:

@@ -18,7 +18,7 @@ static bool decode_escape(const char *p, size_t left, size_t whole_len, char *by
 {
     if (left < 3 || hex(p[1]) < 0 || hex(p[2]) < 0)
         return false;
-    *byte = (char)(hex(p[1]) << 4 | hex(p[2]));
+    *byte = (char)((unsigned)hex(p[1]) << 4 | (unsigned)hex(p[2]));
     if (*byte == '%' || *byte == 0)
         return true;
     /* %2E stands for a dot only where the plain dots would be "." or "..". */

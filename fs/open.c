@@ -91,7 +91,7 @@ static int open_inode(struct fs *fs, struct inode *inode, struct handle *h, int 
     h->writable = (flags & O_ACCMODE) != O_RDONLY;
     if (h->writable && fs->options->ro)
         return mcfs_fail_errno(err, EROFS, "open");
-    switch (inode->kind) {
+    switch ((enum inode_kind)inode->kind) {
     case INODE_FILE:
         return h->writable ? claim_writer(fs, inode, h->pid, cancel, err)
                            : open_reader(fs, h, cancel, err);
@@ -170,7 +170,7 @@ static struct mcfs_attr new_attr(fuse_req_t req, mode_t mode)
 
 static bool is_temp(const struct fs *fs, struct mcfs_slice key)
 {
-    const char *slash = memrchr(key.data, '/', key.len);
+    const char *slash = key.len ? memrchr(key.data, '/', key.len) : NULL;
     size_t skip = slash ? (size_t)(slash + 1 - key.data) : 0;
     return temp_names_match(fs->temps, mcfs_slice(key.data + skip, key.len - skip));
 }

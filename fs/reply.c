@@ -92,7 +92,7 @@ static mode_t type_of(const struct inode *inode)
 
 static mode_t default_mode(const struct inode *inode)
 {
-    switch (inode->kind) {
+    switch ((enum inode_kind)inode->kind) {
     case INODE_DIR:
         return 0755;
     case INODE_LATEST:

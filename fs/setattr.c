@@ -122,7 +122,7 @@ void fs_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr, int to_set,
     }
     fs_cancel_begin(&c, req);
     pthread_mutex_lock(&inode->lock);
-    switch (inode->kind) {
+    switch ((enum inode_kind)inode->kind) {
     case INODE_DIR:
         rc = set_dir(fs, inode, attr, to_set, &err);
         break;

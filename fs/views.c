@@ -338,7 +338,7 @@ int view_lookup(struct fs *fs, struct inode *parent, const char *name,
                 const struct mcfs_cancel *cancel, struct fuse_entry_param *e,
                 struct mcfs_error *err)
 {
-    switch (parent->kind) {
+    switch ((enum inode_kind)parent->kind) {
     case INODE_ROOT:
         return lookup_root(fs, name, e, err);
     case INODE_TENANTS:
@@ -402,7 +402,7 @@ int view_list(struct fs *fs, struct inode *dir,
 {
     struct emitter em = {emit, arg, false};
     struct mcfs_master *master = node_master(fs->node);
-    switch (dir->kind) {
+    switch ((enum inode_kind)dir->kind) {
     case INODE_ROOT:
         emit("keys", INODE_DIR, 0, 0, arg);
         if (!fs->options->tenant)

@@ -218,6 +218,10 @@ int directory_restore(struct directory *d, const struct snap_object *in, struct 
         return mcfs_fail(err, MCFS_NO_AVAILABLE_HANDLE, "%.*s: too many replicas to keep",
                          (int)MCFS_MIN(o.key.len, 160), o.key.data);
     }
+    if (record_show(d, slot)) {
+        record_delete(d, h, slot);
+        return mcfs_fail(err, MCFS_NO_AVAILABLE_HANDLE, "the master is out of memory");
+    }
     directory_raise_next_id(d, MCFS_MAX(o.version, newest_id) + 1);
     return 1;
 }

@@ -21,6 +21,7 @@ static int adopt(struct directory *d, struct key_hash h, uint32_t tenant, uint32
                  struct mcfs_error *err)
 {
     struct record *r;
+    bool is_new = !slot;
     if (slot) {
         r = record_at(d, slot);
         /* Holders of the older version hear of it; it is gone already. */
@@ -40,12 +41,16 @@ static int adopt(struct directory *d, struct key_hash h, uint32_t tenant, uint32
     tree_lock(d->tree);
     record_set_size(d, r, o->size);
     r->version = o->version;
-    tree_unlock(d->tree);
-    record_set_inline(d, r, node, generation);
     r->data_type = o->data_type;
     r->putter = node;
     r->put_start_ms = (uint64_t)(o->attr.mtime_ns > 0 ? o->attr.mtime_ns / 1000000 : 0);
+    tree_unlock(d->tree);
+    record_set_inline(d, r, node, generation);
     r->flags |= RECORD_ADOPTED;
+    if (is_new && record_show(d, slot)) {
+        record_delete(d, h, slot);
+        return mcfs_fail(err, MCFS_NO_AVAILABLE_HANDLE, "the master is out of memory");
+    }
     directory_raise_next_id(d, o->version + 1);
     return 1;
 }

@@ -76,14 +76,14 @@ static int publish(struct directory *d, struct record *r, const struct put_end *
     if (record_set_attr(d, r, &p->attr))
         return -1;
     record_drop_replicas(d, r);
-    tree_lock(d->tree);
+    tree_lock(d->tree); /* listings read the record under it alone */
     record_set_size(d, r, p->size);
     r->version = p->version;
-    tree_unlock(d->tree);
     r->data_type = p->data_type;
     r->putter = p->client;
     r->put_start_ms = (uint64_t)(pending ? pending->start_wall_ms : mcfs_wall_ms());
     r->flags &= RECORD_HARD_PIN;
+    tree_unlock(d->tree);
     record_set_inline(d, r, p->client, atomic_load(&d->node_generation[p->client]));
     return 0;
 }
@@ -114,6 +114,7 @@ static int put_end_locked(struct directory *d, const struct put_end *p, struct k
 {
     uint32_t slot = shard_find(d, h, tenant, p->key), from_slot = 0;
     struct record *r = slot ? record_at(d, slot) : NULL;
+    bool is_new = !slot;
     if (r && r->version == p->version) { /* done before, and the answer was lost */
         out->lease_ms = lease_grant(d->leases, slot, p->client, d->config.lease_ms);
         return 0;
@@ -140,8 +141,11 @@ static int put_end_locked(struct directory *d, const struct put_end *p, struct k
                              "the master's directory is full (memory limit)");
         r = record_at(d, slot);
     }
-    if (publish(d, r, p, pending))
+    if (publish(d, r, p, pending) || (is_new && record_show(d, slot))) {
+        if (is_new)
+            record_delete(d, h, slot);
         return mcfs_fail(err, MCFS_NO_AVAILABLE_HANDLE, "the master is out of memory");
+    }
     if (from_slot) {
         struct record *from = record_at(d, from_slot);
         r->flags |= from->flags & RECORD_HARD_PIN;

@@ -35,20 +35,8 @@ uint32_t record_insert(struct directory *d, struct key_hash h, uint32_t tenant,
     memcpy(d->key_base + (uint64_t)block * KEY_UNIT, key.data, key.len);
     lease_forget(d->leases, slot);
 
-    tree_lock(d->tree);
-    r->dir = tree_dir(d->tree, tenant, key, true);
-    r->place = r->dir ? tree_add(d->tree, r->dir, slot, mtime_ns) : UINT32_MAX;
-    if (r->dir && r->place == UINT32_MAX)
-        tree_prune(d->tree, r->dir);
-    tree_unlock(d->tree);
-    if (r->place == UINT32_MAX)
+    if (shard_add(d, h, slot))
         goto no_place;
-    if (shard_add(d, h, slot)) {
-        tree_lock(d->tree);
-        tree_del(d->tree, r->dir, r->place, mtime_ns);
-        tree_unlock(d->tree);
-        goto no_place;
-    }
     atomic_fetch_add_explicit(&d->objects, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&d->tenant_objects[tenant], 1, memory_order_relaxed);
     record_set_size(d, r, size);
@@ -62,15 +50,33 @@ no_key:
     return 0;
 }
 
+int record_show(struct directory *d, uint32_t slot)
+{
+    struct record *r = record_at(d, slot);
+    struct mcfs_slice key = record_key(d, r);
+    tree_lock(d->tree);
+    uint32_t dir = tree_dir(d->tree, r->tenant, key, true);
+    uint32_t place = dir ? tree_add(d->tree, dir, slot, r->mtime_ns) : UINT32_MAX;
+    if (dir && place == UINT32_MAX)
+        tree_prune(d->tree, dir);
+    if (place != UINT32_MAX) {
+        r->dir = dir;
+        r->place = place;
+    }
+    tree_unlock(d->tree);
+    return place == UINT32_MAX ? -1 : 0;
+}
+
 void record_delete(struct directory *d, struct key_hash h, uint32_t slot)
 {
     struct record *r = record_at(d, slot);
     shard_del(d, h, slot);
+    tree_lock(d->tree);
+    if (r->dir)
+        tree_del(d->tree, r->dir, r->place, mcfs_wall_ns());
+    tree_unlock(d->tree);
     record_drop_replicas(d, r);
     record_set_size(d, r, 0);
-    tree_lock(d->tree);
-    tree_del(d->tree, r->dir, r->place, mcfs_wall_ns());
-    tree_unlock(d->tree);
     lease_forget(d->leases, slot);
     atomic_fetch_sub_explicit(&d->objects, 1, memory_order_relaxed);
     atomic_fetch_sub_explicit(&d->tenant_objects[r->tenant], 1, memory_order_relaxed);

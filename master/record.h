@@ -143,9 +143,14 @@ uint32_t shard_first(struct directory *d,
 
 /* ---- records (record.c); the caller holds the shard's lock ---- */
 
-/* A new record with its key, in table and tree; 0 without memory. */
+/* A new record with its key, in the shard's table; 0 without memory.  Fill it in, then record_show.
+ */
 uint32_t record_insert(struct directory *d, struct key_hash h, uint32_t tenant,
                        struct mcfs_slice key, uint64_t size, int64_t mtime_ns);
+
+/* Puts a record whose fields are all set under its directory, where listings find it; 0 or -1
+ * without memory. */
+int record_show(struct directory *d, uint32_t slot);
 
 /* Out of table, tree and memory. */
 void record_delete(struct directory *d, struct key_hash h, uint32_t slot);

@@ -95,8 +95,8 @@ static int read_keys(struct master *m, struct mcfs_rpc_request *r, uint32_t *nod
 int method_batch_get_replica_list(struct master *m, struct mcfs_rpc_request *r,
                                   struct mcfs_error *err)
 {
-    struct mcfs_slice tenant, keys[BATCH_MAX];
-    uint32_t node, n;
+    struct mcfs_slice tenant = {0}, keys[BATCH_MAX];
+    uint32_t node = 0, n = 0;
     if (read_keys(m, r, &node, &tenant, keys, &n, err))
         return -1;
     mp_put_array(r->result, n);
@@ -131,8 +131,8 @@ int method_exist_key(struct master *m, struct mcfs_rpc_request *r, struct mcfs_e
 
 int method_batch_exist_key(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err)
 {
-    struct mcfs_slice tenant, keys[BATCH_MAX];
-    uint32_t node, n;
+    struct mcfs_slice tenant = {0}, keys[BATCH_MAX];
+    uint32_t node = 0, n = 0;
     if (read_keys(m, r, &node, &tenant, keys, &n, err))
         return -1;
     mp_put_array(r->result, n);

@@ -252,7 +252,7 @@ static int walk_container(struct snap_reader *r, const char *file,
                           bool *flag, struct mcfs_error *err)
 {
     struct walk w = {.r = r, .file = file};
-    uint32_t fields;
+    uint32_t fields = 0;
     int rc = read_count(&w, true, &fields, err);
     if (rc == 0 && fields > 16)
         rc = corrupt(&w, err);

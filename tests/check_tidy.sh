@@ -5,7 +5,7 @@ cd "$(dirname "$0")/.." || exit 1
 build=$1
 find common backends snapshot master fs tools -name '*.c' -print0 |
     xargs -0 -P "$(nproc)" -n 4 clang-tidy --quiet -p "$build" --extra-arg=-Wno-unknown-warning-option \
-        2>/dev/null | tee /tmp/tidy.$$ | head -100
+        2>/dev/null | tee /tmp/tidy.$$
 ! grep -qE 'warning:|error:' /tmp/tidy.$$
 status=$?
 rm -f /tmp/tidy.$$

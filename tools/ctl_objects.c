@@ -164,7 +164,7 @@ int ctl_stat(struct ctl *c, int argc, char **argv, struct mcfs_error *err)
 {
     _cleanup_free_ char *key = NULL;
     struct mcfs_slice slice;
-    struct mcfs_master_object o;
+    struct mcfs_master_object o = {0};
     if (argc != 1)
         return EXIT_USAGE;
     if (find_object(c, argv[0], &key, &slice, &o, err))
@@ -230,7 +230,7 @@ int ctl_locate(struct ctl *c, int argc, char **argv, struct mcfs_error *err)
 {
     _cleanup_free_ char *key = NULL;
     struct mcfs_slice slice;
-    struct mcfs_master_object o;
+    struct mcfs_master_object o = {0};
     if (argc != 1)
         return EXIT_USAGE;
     if (find_object(c, argv[0], &key, &slice, &o, err))
@@ -311,7 +311,7 @@ int ctl_get(struct ctl *c, int argc, char **argv, struct mcfs_error *err)
 {
     _cleanup_free_ char *key = NULL;
     struct mcfs_slice slice;
-    struct mcfs_master_object o;
+    struct mcfs_master_object o = {0};
     if (argc < 1 || argc > 2)
         return EXIT_USAGE;
     if (find_object(c, argv[0], &key, &slice, &o, err))

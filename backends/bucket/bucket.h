@@ -40,7 +40,7 @@ struct bucket {
     bool meta_missing; /* sealed and without a .meta: the next sync writes it */
     bool meta_stale;   /* objects were removed or renamed since: closing writes it again */
     bool data_dirty, log_dirty;
-    bool listed_dirty; /* in the store's list of dirty buckets */
+    bool listed_dirty; /* in the store's list of dirty buckets; under the store's lock */
     bool removed;      /* its files are gone */
     uint32_t writers;  /* between reserving and having logged */
     uint32_t objects;  /* entries that lie here, dead ones with readers included */

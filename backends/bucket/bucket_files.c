@@ -116,9 +116,9 @@ void bucket_mark_dirty(struct store *s, struct bucket *b, bool data, bool log)
 {
     b->data_dirty |= data;
     b->log_dirty |= log;
+    MCFS_LOCK_SCOPE(&s->lock);
     if (b->listed_dirty)
         return;
-    MCFS_LOCK_SCOPE(&s->lock);
     if (s->dirty_count == s->dirty_cap) {
         size_t cap = s->dirty_cap ? s->dirty_cap * 2 : 64;
         struct bucket **dirty = realloc(s->dirty, cap * sizeof(struct bucket *));

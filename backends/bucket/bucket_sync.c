@@ -105,9 +105,10 @@ static struct bucket **take_dirty(struct store *s, size_t *count, bool *names)
 }
 
 /* Its files are gone and nobody can come to it any more. */
-static bool is_finished(struct bucket *b)
+static bool is_finished(struct store *s, struct bucket *b)
 {
     MCFS_LOCK_SCOPE(&b->lock);
+    MCFS_LOCK_SCOPE(&s->lock);
     return b->removed && b->objects == 0 && b->writers == 0 && !b->listed_dirty;
 }
 
@@ -123,7 +124,7 @@ static int sync_all(struct store *s, struct mcfs_error *err)
             rc = -1;
             MCFS_LOCK_SCOPE(&b->lock);
             bucket_mark_dirty(s, b, false, false);
-        } else if (is_finished(b)) {
+        } else if (is_finished(s, b)) {
             bucket_free(s, b);
         }
     }

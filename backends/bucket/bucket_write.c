@@ -270,6 +270,8 @@ static int store_object(struct store *s, struct entry *e, const struct mcfs_back
 {
     bool single = e->size >= s->config.single_object_min_bytes;
     struct stat st;
+    if (!item->data && !item->staging_path)
+        return mcfs_fail(err, MCFS_INVALID_PARAMS, "a put without bytes");
     if (item->staging_path && (stat(item->staging_path, &st) || (uint64_t)st.st_size != e->size))
         return mcfs_fail(err, MCFS_INVALID_PARAMS, "%s: not a file of %" PRIu64 " bytes",
                          item->staging_path, e->size);

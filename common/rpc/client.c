@@ -238,7 +238,7 @@ static int attempt(struct mcfs_rpc_client *c, int fd, uint32_t msgid, const stru
                    struct mcfs_rpc_reply *reply, int64_t deadline_ms,
                    const struct mcfs_cancel *cancel, struct mcfs_error *err)
 {
-    struct mcfs_rpc_message m;
+    struct mcfs_rpc_message m = {0};
     if (mcfs_rpc_send(fd, frame->data, frame->len, deadline_ms, cancel, err))
         return -1;
     reply->stream.in.len = reply->stream.taken = 0;
