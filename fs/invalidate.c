@@ -70,8 +70,8 @@ void fs_stop_notifying(struct fs *fs)
 {
     /* A name being dropped may wait for a directory that the kernel gives free only when we
      * unmount. */
-    struct timespec until = mcfs_timespec(mcfs_mono_ns() + STOP_WAIT_NS);
-    bool locked = pthread_rwlock_clockwrlock(&fs->notify_lock, CLOCK_MONOTONIC, &until) == 0;
+    struct timespec until = mcfs_timespec(mcfs_wall_ns() + STOP_WAIT_NS);
+    bool locked = pthread_rwlock_timedwrlock(&fs->notify_lock, &until) == 0;
     fs->mounted = false;
     if (locked)
         pthread_rwlock_unlock(&fs->notify_lock);

@@ -209,6 +209,7 @@ int main(int argc, char **argv)
         checkpointer_state(c, &state);
     }
     checkpointer_stop(c);
+    checkpointer_free(c);
 
     struct directory *copy = make();
     struct restore_result restored;

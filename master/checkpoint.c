@@ -2,7 +2,7 @@
 #include "master/checkpoint.h"
 
 #include "common/cleanup.h"
-#include "common/clock.h"
+#include "common/cond.h"
 #include "common/file.h"
 #include "common/log.h"
 
@@ -18,6 +18,7 @@
 
 #define NODES_MAX 65536
 #define TERM_WAIT_MS 5000
+#define IDLE_NS 3600000000000ll
 #define CHILD_THREADS_MAX 8
 
 struct checkpointer {
@@ -287,9 +288,8 @@ static void *checkpointer_main(void *arg)
         if (due)
             next = mcfs_mono_ns() + c->config.interval_ms * 1000000;
         if (!c->wanted) {
-            struct timespec until =
-                mcfs_timespec(c->config.interval_ms ? next : mcfs_mono_ns() + 3600ll * 1000000000);
-            pthread_cond_clockwait(&c->changed, &c->lock, CLOCK_MONOTONIC, &until);
+            mcfs_cond_wait_until(&c->changed, &c->lock,
+                                 c->config.interval_ms ? next : mcfs_mono_ns() + IDLE_NS);
             continue;
         }
         c->wanted = false;
@@ -312,7 +312,7 @@ struct checkpointer *checkpointer_start(const struct checkpoint_config *config,
     }
     c->config = *config;
     pthread_mutex_init(&c->lock, NULL);
-    pthread_cond_init(&c->changed, NULL);
+    mcfs_cond_init(&c->changed);
     int rc = pthread_create(&c->thread, NULL, checkpointer_main, c);
     if (rc) {
         mcfs_fail_errno(err, rc, "checkpoint thread");
@@ -332,6 +332,12 @@ void checkpointer_stop(struct checkpointer *c)
         pthread_cond_broadcast(&c->changed);
     }
     pthread_join(c->thread, NULL);
+}
+
+void checkpointer_free(struct checkpointer *c)
+{
+    if (!c)
+        return;
     pthread_mutex_destroy(&c->lock);
     pthread_cond_destroy(&c->changed);
     free(c);
@@ -340,6 +346,8 @@ void checkpointer_stop(struct checkpointer *c)
 int checkpointer_request(struct checkpointer *c, char id[SNAP_ID_SIZE], struct mcfs_error *err)
 {
     MCFS_LOCK_SCOPE(&c->lock);
+    if (c->stopping)
+        return mcfs_fail(err, MCFS_INTERNAL_ERROR, "the master is stopping");
     if (begin_locked(c, err))
         return -1;
     memcpy(id, c->next_id, SNAP_ID_SIZE);

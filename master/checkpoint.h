@@ -32,7 +32,9 @@ struct checkpoint_config {
 
 struct checkpointer *checkpointer_start(const struct checkpoint_config *config,
                                         struct mcfs_error *err);
+/* Ends the checkpoint under way and takes no more; its state can still be asked for. */
 void checkpointer_stop(struct checkpointer *c);
+void checkpointer_free(struct checkpointer *c);
 
 /* Asks for one now; the id that it will have.  One that is under way is joined. */
 int checkpointer_request(struct checkpointer *c, char id[SNAP_ID_SIZE], struct mcfs_error *err);

@@ -215,8 +215,10 @@ static int run(struct master *m, struct mcfs_error *err)
         serve(m, &signals);
         mcfs_info("stopping");
     }
+    /* Its child lets go of the server's sockets, and requests ask for its state. */
     checkpointer_stop(m->checkpointer);
     mcfs_rpc_server_stop(m->server);
+    checkpointer_free(m->checkpointer);
     directory_free(m->directory);
     nodes_free(m->nodes);
     mcfs_buf_free(&restored.segments);

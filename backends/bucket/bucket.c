@@ -2,6 +2,7 @@
 #include "backends/bucket/bucket.h"
 
 #include "common/cleanup.h"
+#include "common/cond.h"
 #include "common/file.h"
 
 #include <fcntl.h>
@@ -65,7 +66,7 @@ static struct mcfs_backend *store_open(const struct mcfs_backend_config *config,
     pthread_mutex_init(&s->lock, NULL);
     pthread_mutex_init(&s->sync_lock, NULL);
     pthread_mutex_init(&s->flusher_lock, NULL);
-    pthread_cond_init(&s->flusher_wake, NULL);
+    mcfs_cond_init(&s->flusher_wake);
     for (unsigned i = 0; i < INDEX_STRIPES; i++) {
         pthread_mutex_init(&s->stripes[i].lock, NULL);
         s->stripes[i].table.hash = index_entry_hash;

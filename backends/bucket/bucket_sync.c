@@ -8,6 +8,7 @@
 
 #include "common/cleanup.h"
 #include "common/clock.h"
+#include "common/cond.h"
 #include "common/log.h"
 
 #include <fcntl.h>
@@ -164,8 +165,8 @@ static void *flusher_main(void *arg)
     bool complained = false;
     pthread_mutex_lock(&s->flusher_lock);
     while (!s->stopping) {
-        struct timespec until = mcfs_timespec(mcfs_mono_ns() + (int64_t)ms * 1000000);
-        pthread_cond_clockwait(&s->flusher_wake, &s->flusher_lock, CLOCK_MONOTONIC, &until);
+        mcfs_cond_wait_until(&s->flusher_wake, &s->flusher_lock,
+                             mcfs_mono_ns() + (int64_t)ms * 1000000);
         if (s->stopping)
             break;
         pthread_mutex_unlock(&s->flusher_lock);

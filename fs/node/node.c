@@ -100,7 +100,8 @@ static int open_store(struct node *n, struct mcfs_error *err)
     return 0;
 }
 
-static int start_server(struct node *n, struct mcfs_error *err)
+/* Listens, so that the endpoint is known; serves only once there is a master to ask. */
+static int listen_for_data(struct node *n, struct mcfs_error *err)
 {
     struct mcfs_rpc_server_config config = {
         .handler = data_server_handle, .arg = n, .threads = 4, .connections_max = 4096};
@@ -130,7 +131,7 @@ static int start_server(struct node *n, struct mcfs_error *err)
     }
     if (!n->endpoint)
         return mcfs_fail_errno(err, ENOMEM, "data server");
-    return mcfs_rpc_server_start(n->server, err);
+    return 0;
 }
 
 static int connect_master(struct node *n, struct mcfs_error *err)
@@ -173,7 +174,8 @@ struct node *node_start(const struct node_config *config, struct mcfs_error *err
     pthread_mutex_init(&n->peers_lock, NULL);
     for (unsigned i = 0; i < COMMIT_LOCKS; i++)
         pthread_mutex_init(&n->commit_locks[i], NULL);
-    if (open_store(n, err) || start_server(n, err) || connect_master(n, err)) {
+    if (open_store(n, err) || listen_for_data(n, err) || connect_master(n, err) ||
+        mcfs_rpc_server_start(n->server, err)) {
         node_stop(n, NULL);
         return NULL;
     }

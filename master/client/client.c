@@ -2,7 +2,7 @@
 #include "master/client/client.h"
 
 #include "common/cleanup.h"
-#include "common/clock.h"
+#include "common/cond.h"
 #include "common/id.h"
 #include "master/client/session.h"
 
@@ -15,7 +15,7 @@ struct mcfs_master *mcfs_master_open(const struct mcfs_master_config *config,
         return NULL;
     }
     pthread_mutex_init(&m->lock, NULL);
-    pthread_cond_init(&m->changed, NULL);
+    mcfs_cond_init(&m->changed);
     m->timeout_ms = config->timeout_ms;
     m->wake = (struct mcfs_cancel)MCFS_CANCEL_INIT;
     m->rpc = mcfs_rpc_client_new(config->address, config->timeout_ms, err);

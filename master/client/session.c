@@ -2,7 +2,7 @@
 #include "master/client/session.h"
 
 #include "common/cleanup.h"
-#include "common/clock.h"
+#include "common/cond.h"
 #include "common/id.h"
 #include "common/log.h"
 
@@ -365,8 +365,7 @@ uint64_t session_wait(struct mcfs_master *m, int64_t deadline_ms, const struct m
                 return 0;
             }
             if (!cancel || cancel->fd < 0) {
-                struct timespec until = mcfs_timespec(mcfs_mono_ns() + 100 * 1000000LL);
-                pthread_cond_clockwait(&m->changed, &m->lock, CLOCK_MONOTONIC, &until);
+                mcfs_cond_wait_until(&m->changed, &m->lock, mcfs_mono_ns() + 100 * 1000000LL);
                 continue;
             }
         }
