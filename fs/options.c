@@ -27,7 +27,7 @@ static const struct mcfs_flag table[] = {
     {"flush_interval", MCFS_FLAG_DURATION, AT(flush_interval_ms), "5s", NULL,
      "time after which what was closed survives power loss", 1000},
     {"eviction", MCFS_FLAG_STRING, AT(eviction), "none", "MOONCAKE_OFFLOAD_BUCKET_EVICTION_POLICY",
-     "what a full tier drops: none, fifo or lru", 0},
+     "what a full store drops: nothing (none)", 0},
     {"listen", MCFS_FLAG_STRING, AT(listen), NULL, NULL,
      "HOST:PORT on which peers read from this node", 0},
     {"master_flags", MCFS_FLAG_STRING, AT(master_flags), NULL, NULL,
@@ -40,8 +40,6 @@ static const struct mcfs_flag table[] = {
      "caches attributes and names no longer than this (the lease is the limit)", 1000},
     {"temp_pattern", MCFS_FLAG_STRING, AT(temp_pattern), NULL, NULL,
      "further names that stay private until renamed, separated by ':'", 0},
-    {"verify", MCFS_FLAG_STRING, AT(verify), "scrub", NULL,
-     "when checksums are checked: scrub or strict", 0},
     {"ro", MCFS_FLAG_BOOL, AT(ro), "false", NULL, "read-only", 0},
     {"allow_other", MCFS_FLAG_BOOL, AT(allow_other), "false", NULL, "other users may enter", 0},
     {"allow_root", MCFS_FLAG_BOOL, AT(allow_root), "false", NULL, "root may enter", 0},
@@ -130,13 +128,11 @@ static int parse_numbers(struct mount_options *o, struct mcfs_error *err)
         o->umask = (uint32_t)mask;
         o->has_umask = true;
     }
-    if (strcmp(o->verify, "scrub") != 0 && strcmp(o->verify, "strict") != 0)
-        return mcfs_fail(err, MCFS_INVALID_PARAMS, "option 'verify': '%s' is not scrub or strict",
-                         o->verify);
-    if (strcmp(o->eviction, "none") != 0 && strcmp(o->eviction, "fifo") != 0 &&
-        strcmp(o->eviction, "lru") != 0)
+    if (strcmp(o->eviction, "none") != 0)
         return mcfs_fail(err, MCFS_INVALID_PARAMS,
-                         "option 'eviction': '%s' is not none, fifo or lru", o->eviction);
+                         "option 'eviction': '%s': this version evicts nothing; a full store "
+                         "answers ENOSPC",
+                         o->eviction);
     return 0;
 }
 

@@ -10,8 +10,8 @@
 struct mount_options {
     /* -o name=value; the names are in options.c */
     char *tenant, *storage_path, *backend, *eviction, *master_flags, *log_file, *temp_pattern;
-    char *listen, *verify, *fsname;
-    bool ro, allow_other, allow_root, default_permissions, passthrough, verbose;
+    char *listen, *fsname;
+    bool ro, allow_other, allow_root, default_permissions, verbose;
     bool ignored; /* options of mount(8) that mean nothing here */
     uint32_t uid, gid, umask, threads;
     bool has_uid, has_gid, has_umask;

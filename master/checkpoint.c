@@ -107,6 +107,9 @@ static int child_write(struct checkpointer *c, struct mcfs_error *err)
         return -1;
     pthread_mutex_init(&ch.lock, NULL);
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
+#ifdef __SANITIZE_THREAD__
+    cores = 1; /* it does not know which threads of the parent a fork has left behind */
+#endif
     unsigned started = 0, want = (unsigned)MCFS_MIN(MCFS_MAX(cores, 1), CHILD_THREADS_MAX);
     while (started + 1 < want && pthread_create(&threads[started], NULL, encode_main, &ch) == 0)
         started++;

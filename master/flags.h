@@ -2,7 +2,7 @@
 #ifndef MCFS_MASTER_FLAGS_H
 #define MCFS_MASTER_FLAGS_H
 
-/* The master's options: Mooncake's names and defaults (docs/master.md lists where ours differ). */
+/* The master's options: Mooncake's names and defaults. */
 
 #include "common/flags.h"
 
