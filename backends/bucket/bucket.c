@@ -7,7 +7,10 @@
 
 #include <fcntl.h>
 #include <inttypes.h>
+#include <sys/resource.h>
 #include <sys/statvfs.h>
+
+#define FDS_MAX 4096u
 
 static void set_defaults(struct mcfs_backend_config *c)
 {
@@ -26,6 +29,7 @@ static void destroy(struct store *s)
     for (unsigned i = 0; i < INDEX_STRIPES; i++) {
         mcfs_table_free(&s->stripes[i].table);
         pthread_mutex_destroy(&s->stripes[i].lock);
+        pthread_cond_destroy(&s->stripes[i].put_done);
     }
     while (s->buckets) {
         struct bucket *b = s->buckets;
@@ -41,6 +45,7 @@ static void destroy(struct store *s)
         close(s->dir_fd);
     if (s->lock_fd >= 0)
         close(s->lock_fd);
+    pthread_mutex_destroy(&s->open_lock);
     pthread_mutex_destroy(&s->lock);
     pthread_mutex_destroy(&s->sync_lock);
     pthread_mutex_destroy(&s->flusher_lock);
@@ -49,70 +54,88 @@ static void destroy(struct store *s)
     free(s);
 }
 
-static struct mcfs_backend *store_open(const struct mcfs_backend_config *config,
-                                       struct mcfs_backend_recovery *recovery,
-                                       struct mcfs_error *err)
+/* A quarter of what the process may open is for idle data files. */
+static uint32_t fds_max(void)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_NOFILE, &limit))
+        return FDS_MAX / 16;
+    return limit.rlim_cur / 4 < FDS_MAX ? (uint32_t)limit.rlim_cur / 4 : FDS_MAX;
+}
+
+static struct store *create(const struct mcfs_backend_config *config)
 {
     struct store *s = aligned_alloc(64, (sizeof(*s) + 63) & ~(size_t)63);
-    if (!s) {
-        mcfs_fail_errno(err, ENOMEM, "%s", config->dir);
+    if (!s)
         return NULL;
-    }
     memset(s, 0, sizeof(*s));
     s->base.ops = &mcfs_bucket_ops;
     s->config = *config;
     s->dir_fd = s->lock_fd = -1;
+    s->fds_max = fds_max();
     set_defaults(&s->config);
+    pthread_mutex_init(&s->open_lock, NULL);
     pthread_mutex_init(&s->lock, NULL);
     pthread_mutex_init(&s->sync_lock, NULL);
     pthread_mutex_init(&s->flusher_lock, NULL);
     mcfs_cond_init(&s->flusher_wake);
     for (unsigned i = 0; i < INDEX_STRIPES; i++) {
         pthread_mutex_init(&s->stripes[i].lock, NULL);
+        pthread_cond_init(&s->stripes[i].put_done, NULL);
         s->stripes[i].table.hash = index_entry_hash;
     }
-    int rc = 0;
+    return s;
+}
+
+static int open_dir(struct store *s, const char *dir, struct mcfs_error *err)
+{
+    bool read_only = s->config.read_only;
     if (s->config.eviction_policy)
-        rc = mcfs_fail(err, MCFS_INVALID_PARAMS,
-                       "eviction policy '%s' is not supported by the bucket store",
-                       s->config.eviction_policy);
-    if (rc == 0 && !config->read_only)
-        rc = mcfs_make_dirs(config->dir, 0755, err);
-    s->dir = realpath(config->dir, NULL);
+        return mcfs_fail(err, MCFS_INVALID_PARAMS,
+                         "eviction policy '%s' is not supported by the bucket store",
+                         s->config.eviction_policy);
+    if (!read_only && mcfs_make_dirs(dir, 0755, err))
+        return -1;
+    s->dir = realpath(dir, NULL);
     s->config.dir = s->dir;
-    if (rc == 0 && (!s->dir || (s->dir_fd = open(s->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0))
-        rc = mcfs_fail_errno(err, errno, "%s", config->dir);
-    if (rc == 0 && !config->read_only && (s->lock_fd = mcfs_own_dir(s->dir, err)) < 0)
-        rc = -1;
-    if (rc || store_recover(s, recovery, err) || (!config->read_only && flusher_start(s, err))) {
+    s->config.eviction_policy = NULL;
+    if (!s->dir || (s->dir_fd = open(s->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0)
+        return mcfs_fail_errno(err, errno, "%s", dir);
+    if (!read_only && (s->lock_fd = mcfs_own_dir(s->dir, err)) < 0)
+        return -1;
+    return 0;
+}
+
+static struct mcfs_backend *store_open(const struct mcfs_backend_config *config,
+                                       struct mcfs_backend_recovery *recovery,
+                                       struct mcfs_error *err)
+{
+    struct store *s = create(config);
+    if (!s) {
+        mcfs_fail_errno(err, ENOMEM, "%s", config->dir);
+        return NULL;
+    }
+    if (open_dir(s, config->dir, err) || store_recover(s, recovery, err) ||
+        (!config->read_only && flusher_start(s, err))) {
         destroy(s);
         return NULL;
     }
     return &s->base;
 }
 
-/* Seals the open bucket and tells Mooncake what became of the others. */
+/* Seals the open bucket and brings the disk up to date. */
 static int finish(struct store *s, struct mcfs_error *err)
 {
-    int rc = 0;
     struct bucket *current;
     {
         MCFS_LOCK_SCOPE(&s->lock);
         current = s->current;
-        s->current = NULL;
     }
     if (current) {
         MCFS_LOCK_SCOPE(&current->lock);
-        bucket_seal(s, current);
+        bucket_stop_writing(s, current);
     }
-    for (struct bucket *b = s->buckets; b; b = b->next) {
-        MCFS_LOCK_SCOPE(&b->lock);
-        if (!b->removed && b->meta_stale && b->entries && bucket_write_meta(s, b, rc ? NULL : err))
-            rc = -1;
-    }
-    if (store_sync(&s->base, rc ? NULL : err))
-        rc = -1;
-    return rc;
+    return store_flush(s, err);
 }
 
 static int store_close(struct mcfs_backend *b, struct mcfs_error *err)
@@ -156,7 +179,7 @@ static int store_scan(struct mcfs_backend *b, mcfs_backend_scan_fn fn, void *arg
         MCFS_LOCK_SCOPE(&s->stripes[i].lock);
         const struct entry *e;
         for (size_t k = 0; (e = mcfs_table_next(&s->stripes[i].table, &k));) {
-            const char *nul = memchr(e->key, 0, e->key_len);
+            const char *nul = memchr(e->key, 0, e->key_len); /* there is one in every indexed key */
             size_t tenant_len = (size_t)(nul - e->key);
             struct mcfs_object o = {.tenant = mcfs_slice(e->key, tenant_len),
                                     .key = mcfs_slice(nul + 1, e->key_len - tenant_len - 1),
@@ -177,12 +200,12 @@ static void store_stats(struct mcfs_backend *b, struct mcfs_backend_stats *out)
 {
     struct store *s = (struct store *)b;
     struct statvfs v;
-    uint64_t used = atomic_load(&s->used_bytes);
+    uint64_t live = atomic_load(&s->live_bytes), used = atomic_load(&s->used_bytes);
     *out = (struct mcfs_backend_stats){.objects = atomic_load(&s->objects),
                                        .object_bytes = atomic_load(&s->object_bytes),
                                        .capacity_bytes = s->config.capacity_bytes,
                                        .used_bytes = used,
-                                       .dead_bytes = atomic_load(&s->dead_bytes),
+                                       .dead_bytes = used > live ? used - live : 0,
                                        .buckets = atomic_load(&s->bucket_count),
                                        .index_bytes = atomic_load(&s->index_bytes),
                                        .puts = atomic_load(&s->puts),

@@ -13,6 +13,10 @@
  * seconds) makes data and then log durable, with a SYNC record between objects that are known to be
  * whole and those that recovery has to check.
  *
+ * A removal is a DELETE record.  The bytes are given back by a later flush, once that record is
+ * durable and the .meta no longer names them: otherwise a power cut could bring an object back
+ * whose bytes are gone.
+ *
  * Locks, in order: a stripe of the index, a bucket, the store's lists.  An entry changes under its
  * stripe's lock, a bucket's files and counts under the bucket's.
  */
@@ -28,28 +32,40 @@
 extern const struct mcfs_backend_ops mcfs_bucket_ops; /* as in backends.h */
 
 #define INDEX_STRIPES 64
-#define META_MAX (256u << 20) /* bytes of a .meta or log that are read at once */
+#define META_MAX (256u << 20)      /* bytes of a .meta or log that are read at once */
+#define BUCKET_ID_MAX (1ull << 62) /* Mooncake's ids are below 2^44 for the next centuries */
 
 struct bucket {
     uint64_t id;
     pthread_mutex_t lock;
-    bool is_open;      /* new objects go here; its log is `<id>.journal` */
-    bool sealing;      /* full; sealed by its last writer */
-    bool single;       /* one object and no key before it */
-    bool has_log;      /* there is a .journal or .sum */
-    bool meta_missing; /* sealed and without a .meta: the next sync writes it */
-    bool meta_stale;   /* objects were removed or renamed since: closing writes it again */
+    bool is_open;        /* new objects go here */
+    bool sealing;        /* full; sealed by its last writer */
+    bool single;         /* one object and nothing else in the file */
+    bool has_log;        /* there is a .journal or .sum */
+    bool log_is_journal; /* its log is `<id>.journal` */
+    bool foreign;        /* Mooncake's: it gets a log with the first change */
+    bool has_meta;       /* there is a .meta */
+    bool meta_stale;     /* and it is not what the index says; or there is none and should be */
+    bool has_gaps;       /* dead bytes that are not given back yet */
+    bool keep_gaps;      /* not all of it is understood: its dead bytes stay */
     bool data_dirty, log_dirty;
-    bool listed_dirty; /* in the store's list of dirty buckets; under the store's lock */
-    bool removed;      /* its files are gone */
-    uint32_t writers;  /* between reserving and having logged */
-    uint32_t objects;  /* entries that lie here, dead ones with readers included */
-    uint32_t keys;     /* puts so far */
-    uint64_t data_end, log_end, live_bytes;
-    int data_fd, log_fd;        /* -1: closed */
-    uint32_t data_users;        /* readers that hold data_fd */
-    struct entry *entries;      /* that lie here; dead ones leave when their last reader does */
+    bool never_sure;  /* flushing its data failed once: no SYNC record is to be trusted any more */
+    bool removed;     /* its files are gone */
+    bool data_recent; /* data_fd was used since the cache looked last */
+    uint32_t writers; /* between reserving and having logged */
+    uint32_t objects; /* entries that lie here, dead ones with readers included */
+    uint32_t keys;    /* puts so far */
+    uint64_t data_end, log_end;
+    uint64_t log_base;               /* length of the log when it was last as short as possible */
+    uint64_t live_bytes, used_bytes; /* used: its share of the store's */
+    int data_fd, log_fd;             /* -1: closed */
+    uint32_t data_users;             /* holders of data_fd */
+    struct entry *entries; /* that lie here; dead ones leave when their last reader does */
+
+    /* Under the store's lock: */
     struct bucket *prev, *next; /* all buckets of the store */
+    bool listed_dirty;          /* in the store's list of dirty buckets */
+    uint32_t arrivals;          /* writers on the way to its lock */
 };
 
 struct entry {
@@ -59,13 +75,27 @@ struct entry {
     uint64_t version, offset, size;
     struct mcfs_attr attr;
     uint32_t key_len, crc32c;
-    uint32_t readers; /* this and `dead` under the bucket's lock */
+    union {
+        uint32_t readers; /* this and `dead` under the bucket's lock */
+        uint32_t put_at;  /* while the log is replayed: where its PUT record is */
+    };
     uint8_t data_type;
-    bool has_crc, dead, key_inline; /* key_inline: the storage key lies before the value */
+    bool has_crc, dead;
+    bool key_inline; /* the storage key lies before the value */
+    bool bare;       /* on disk without "default", 0x00: from before Mooncake had tenants */
+};
+
+/* A put of (key, version) that is under way. */
+struct pending_put {
+    struct pending_put *next;
+    struct mcfs_slice key;
+    uint64_t version;
 };
 
 struct index_stripe {
     pthread_mutex_t lock;
+    pthread_cond_t put_done;
+    struct pending_put *pending;
     struct mcfs_table table;
 } __attribute__((aligned(64)));
 
@@ -74,7 +104,10 @@ struct store {
     struct mcfs_backend_config config;
     char *dir;
     int dir_fd, lock_fd;
+    uint32_t fds_max; /* data files kept open without a user */
     struct index_stripe stripes[INDEX_STRIPES];
+
+    pthread_mutex_t open_lock; /* one thread opens a new bucket; before all other locks */
 
     pthread_mutex_t lock; /* guards what follows */
     struct bucket *buckets;
@@ -95,7 +128,7 @@ struct store {
     pthread_cond_t flusher_wake;
     bool stopping;
 
-    _Atomic uint64_t objects, object_bytes, used_bytes, dead_bytes, index_bytes;
+    _Atomic uint64_t objects, object_bytes, live_bytes, used_bytes, index_bytes;
     _Atomic uint64_t puts, removes, reads, syncs, checksum_errors, bucket_count;
 };
 
@@ -105,12 +138,35 @@ struct reader {
     struct entry *entry;
 };
 
+struct range {
+    uint64_t from, to;
+};
+
 /* ---- bucket_index.c ---- */
 
 static inline struct mcfs_slice entry_key(const struct entry *e)
 {
     return mcfs_slice(e->key, e->key_len);
 }
+
+/* The storage key as it stands on disk. */
+static inline struct mcfs_slice entry_disk_key(const struct entry *e)
+{
+    size_t skip = e->bare ? sizeof(MCFS_DEFAULT_TENANT) : 0;
+    return mcfs_slice(e->key + skip, e->key_len - skip);
+}
+
+/* Where its bytes begin, an inline key included. */
+static inline uint64_t entry_start(const struct entry *e)
+{
+    return e->offset - (e->key_inline ? entry_disk_key(e).len : 0);
+}
+
+static inline uint64_t entry_length(const struct entry *e)
+{
+    return e->offset + e->size - entry_start(e);
+}
+
 uint64_t index_hash(struct mcfs_slice key);
 uint64_t index_entry_hash(const void *e);
 struct index_stripe *index_stripe(struct store *s, struct mcfs_slice key);
@@ -119,13 +175,32 @@ struct index_stripe *index_stripe(struct store *s, struct mcfs_slice key);
 int storage_key(struct mcfs_slice tenant, struct mcfs_slice key, struct mcfs_buf *buf,
                 struct mcfs_error *err);
 
+/* Whether it is tenant, 0x00, key with both of a length that we can name. */
+bool storage_key_is_valid(struct mcfs_slice key);
+
 /* The caller holds the stripe's lock. */
 struct entry *index_find(struct index_stripe *stripe, struct mcfs_slice key, uint64_t version);
 int index_add(struct store *s, struct index_stripe *stripe, struct entry *e);
 void index_del(struct store *s, struct index_stripe *stripe, struct entry *e);
 
+/* Announces a put, waiting for another one of the same version.  Returns false when that version is
+ * stored already; else index_end_put must follow. */
+bool index_begin_put(struct index_stripe *stripe, struct pending_put *p);
+
+/* Ends a put: enters e, which may be NULL.  Returns 0, or -1 without memory. */
+int index_end_put(struct store *s, struct index_stripe *stripe, struct pending_put *p,
+                  struct entry *e);
+
 struct entry *entry_new(struct mcfs_slice key);
 void entry_free(struct entry *e);
+
+/* Enters an entry in its bucket's list and counts, or takes it out.  The caller holds the bucket's
+ * lock. */
+void bucket_link(struct store *s, struct bucket *b, struct entry *e);
+void bucket_unlink(struct bucket *b, struct entry *e);
+
+/* It is no longer among the live ones.  The caller holds the bucket's lock. */
+void entry_kill(struct store *s, struct entry *e);
 
 /* ---- bucket_files.c ---- */
 
@@ -133,14 +208,18 @@ void bucket_path(const struct store *s, uint64_t id, const char *suffix, char *o
 struct bucket *bucket_add(struct store *s, uint64_t id); /* takes the store's lock */
 void bucket_free(struct store *s, struct bucket *b);     /* takes the store's lock */
 uint64_t bucket_next_id(struct store *s);
+void store_names_changed(struct store *s);
 
 /* The data file, opened when it is not; one user more of it.  The caller holds the bucket's lock.
  */
 int bucket_hold_data(struct store *s, struct bucket *b, struct mcfs_error *err);
-void bucket_release_data(struct store *s, struct bucket *b);
+void bucket_release_data(struct bucket *b);
 
-/* Appends bytes to the log (making a .sum for a bucket without one).  The caller holds the bucket's
- * lock. */
+/* Makes the log of a new bucket.  The caller holds the bucket's lock or is alone with it. */
+int bucket_create_log(struct store *s, struct bucket *b, bool journal, struct mcfs_error *err);
+
+/* Appends bytes to the log, making one first for a bucket that Mooncake wrote.  The caller holds
+ * the bucket's lock. */
 int bucket_append_log(struct store *s, struct bucket *b, const void *data, size_t len,
                       struct mcfs_error *err);
 
@@ -148,7 +227,7 @@ int bucket_append_log(struct store *s, struct bucket *b, const void *data, size_
 void bucket_mark_dirty(struct store *s, struct bucket *b, bool data, bool log);
 
 /* Removes the files of a bucket without objects: .meta first, so that none is ever without its
- * data. */
+ * data; then the bucket waits for the next sync to free it.  The caller holds the bucket's lock. */
 void bucket_remove_files(struct store *s, struct bucket *b);
 
 /* Renames a file of the store into lost+found/ and says so in the log. */
@@ -156,6 +235,19 @@ void set_aside(struct store *s, const char *name, const char *why);
 
 /* Closes idle data files while more than the cache's share is open. */
 void fd_cache_trim(struct store *s);
+
+/* ---- bucket_space.c ---- */
+
+/* Claims room for bytes (NO_AVAILABLE_HANDLE when the tier is full), and gives it back. */
+int space_claim(struct store *s, uint64_t bytes, struct mcfs_error *err);
+void space_return(struct store *s, uint64_t bytes);
+
+/* Parts of a bucket that no entry needs, of whole blocks; NULL and *n = 0 when there are none or it
+ * is too early.  The caller holds the bucket's lock and frees the result. */
+struct range *bucket_gaps(const struct bucket *b, size_t *n);
+
+/* Gives them back to the file system and corrects the bucket's share of used bytes. */
+void bucket_punch(struct store *s, struct bucket *b, const struct range *gaps, size_t n);
 
 /* ---- bucket_write.c, bucket_change.c, bucket_read.c ---- */
 
@@ -167,11 +259,16 @@ int store_rekey(struct mcfs_backend *b, struct mcfs_slice tenant, struct mcfs_sl
 int store_set_attr(struct mcfs_backend *b, struct mcfs_slice tenant, struct mcfs_slice key,
                    uint64_t version, const struct mcfs_attr *attr, struct mcfs_error *err);
 
-/* Enters an entry in its bucket's list and counts.  The caller holds the bucket's lock. */
-void bucket_link(struct bucket *b, struct entry *e);
+/* Records that an entry is gone, without touching the index.  The caller holds the bucket's lock.
+ */
+int bucket_log_delete(struct store *s, struct entry *e, struct mcfs_error *err);
 
-/* Gives the bytes of an entry that is in no index and has no reader back, and frees it. */
+/* Frees an entry that is in no index and has no reader; its bytes are given back with the next
+ * flush, or at once when it was the bucket's last.  Takes the bucket's lock. */
 void entry_reclaim(struct store *s, struct entry *e);
+
+/* The PUT record of an entry. */
+void entry_record(const struct entry *e, struct mcfs_buf *out);
 
 struct mcfs_backend_reader *store_reader_open(struct mcfs_backend *b, struct mcfs_slice tenant,
                                               struct mcfs_slice key, uint64_t version,
@@ -184,15 +281,31 @@ int store_reader_verify(struct mcfs_backend_reader *r, struct mcfs_error *err);
 
 /* ---- bucket_seal.c ---- */
 
+/* No new object goes into the bucket; it is sealed now, or by its last writer.  The caller holds
+ * its lock. */
+void bucket_stop_writing(struct store *s, struct bucket *b);
+
 /* Ends a bucket's life as the open one.  The caller holds its lock; no writer is left. */
 void bucket_seal(struct store *s, struct bucket *b);
 
-/* Writes the .meta from the index. */
-int bucket_write_meta(struct store *s, struct bucket *b, struct mcfs_error *err);
+/* The .meta as the index has it.  The caller holds the bucket's lock. */
+void bucket_make_meta(const struct bucket *b, struct mcfs_buf *out);
 
-/* ---- bucket_sync.c ---- */
+/* Replaces the log by the shortest one of the same meaning, durably.  The caller holds the bucket's
+ * lock. */
+int bucket_rewrite_log(struct store *s, struct bucket *b, struct mcfs_error *err);
+
+/* Whether so much was appended that this is worth it. */
+bool bucket_log_is_long(const struct bucket *b);
+
+/* ---- bucket_sync.c, flusher.c ---- */
 
 int store_sync(struct mcfs_backend *b, struct mcfs_error *err);
+
+/* The same, and all that need not be done before a sync returns: .meta files, space given back,
+ * logs shortened. */
+int store_flush(struct store *s, struct mcfs_error *err);
+
 int flusher_start(struct store *s, struct mcfs_error *err);
 void flusher_stop(struct store *s);
 

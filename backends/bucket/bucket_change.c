@@ -3,12 +3,10 @@
 #include "backends/bucket/bucket.h"
 
 #include "common/cleanup.h"
-#include "common/log.h"
 
-#include <fcntl.h>
 #include <inttypes.h>
 
-#define BLOCK 4096ull
+#define OPEN_LOG_MAX (8u << 20) /* a log that is longer can be shortened only once it is sealed */
 
 static int gone(struct mcfs_slice key, struct mcfs_error *err)
 {
@@ -26,42 +24,29 @@ static int append_record(struct store *s, struct bucket *b, const struct log_rec
         return mcfs_fail_errno(err, ENOMEM, "log of bucket %" PRIu64, b->id);
     if (bucket_append_log(s, b, record.data, record.len, err))
         return -1;
-    /* The .meta says something else now; it is written again at the latest when the store is
-     * closed. */
     b->meta_stale |= r->type == LOG_DELETE || r->type == LOG_REKEY;
+    if (b->is_open && !b->sealing && b->log_end > OPEN_LOG_MAX && bucket_log_is_long(b))
+        bucket_stop_writing(s, b);
     return 0;
+}
+
+int bucket_log_delete(struct store *s, struct entry *e, struct mcfs_error *err)
+{
+    struct log_record r = {.type = LOG_DELETE, .version = e->version, .key = entry_key(e)};
+    return append_record(s, e->bucket, &r, err);
 }
 
 void entry_reclaim(struct store *s, struct entry *e)
 {
     struct bucket *b = e->bucket;
-    uint64_t from = e->offset - (e->key_inline ? e->key_len : 0), len = e->offset + e->size - from;
-    pthread_mutex_lock(&b->lock);
-    if (e->before)
-        e->before->after = e->after;
-    else
-        b->entries = e->after;
-    if (e->after)
-        e->after->before = e->before;
-    b->objects--;
-    b->live_bytes -= MCFS_MIN(b->live_bytes, len);
-    bool empty = b->objects == 0 && !b->is_open && !b->sealing && !b->writers;
-    uint64_t first = (from + BLOCK - 1) & ~(BLOCK - 1), last = (from + len) & ~(BLOCK - 1);
-    uint64_t freed = 0;
-    if (!empty && first < last && bucket_hold_data(s, b, NULL) == 0) {
-        if (fallocate(b->data_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)first,
-                      (off_t)(last - first)) == 0)
-            freed = last - first;
-        bucket_release_data(s, b);
+    {
+        MCFS_LOCK_SCOPE(&b->lock);
+        bucket_unlink(b, e);
+        if (b->objects == 0 && !b->is_open && !b->writers)
+            bucket_remove_files(s, b);
+        else
+            bucket_mark_dirty(s, b, false, false);
     }
-    if (empty) {
-        bucket_remove_files(s, b);
-        bucket_mark_dirty(s, b, false, false); /* the next sync frees it */
-        freed = len;
-    }
-    pthread_mutex_unlock(&b->lock);
-    atomic_fetch_sub(&s->used_bytes, freed);
-    atomic_fetch_add(&s->dead_bytes, len - MCFS_MIN(len, freed));
     entry_free(e);
 }
 
@@ -81,15 +66,14 @@ static int remove_one(struct store *s, struct mcfs_backend_name *n, struct mcfs_
         e = index_find(stripe, k, n->version);
         if (!e)
             return 0;
-        struct log_record r = {.type = LOG_DELETE, .version = n->version, .key = k};
         MCFS_LOCK_SCOPE(&e->bucket->lock);
-        if (append_record(s, e->bucket, &r, err))
+        if (bucket_log_delete(s, e, err))
             return -1;
         index_del(s, stripe, e);
-        e->dead = true;
+        entry_kill(s, e);
         reclaim = e->readers == 0;
     }
-    atomic_fetch_add(&s->removes, 1);
+    atomic_fetch_add_explicit(&s->removes, 1, memory_order_relaxed);
     if (reclaim)
         entry_reclaim(s, e);
     return 0;
@@ -120,26 +104,37 @@ static void unlock_stripes(struct index_stripe *a, struct index_stripe *b)
         pthread_mutex_unlock(&b->lock);
 }
 
+/* Both stripes' locks are held. */
 static int rekey_locked(struct store *s, struct index_stripe *from_stripe,
                         struct index_stripe *to_stripe, struct log_record *r,
                         struct mcfs_error *err)
 {
     struct entry *e = index_find(from_stripe, r->key, r->version);
-    if (!e)
-        return index_find(to_stripe, r->new_key, r->new_version) ? 0 : gone(r->key, err);
+    struct entry *there = index_find(to_stripe, r->new_key, r->new_version);
+    if (!e || e == there)
+        return there ? 0 : gone(r->key, err);
+    if (there)
+        return mcfs_fail(err, MCFS_OBJECT_ALREADY_EXISTS, "%.*s: this version is stored already",
+                         (int)MCFS_MIN(r->new_key.len, 160), r->new_key.data);
     char *key = malloc(r->new_key.len ? r->new_key.len : 1);
     if (!key)
         return mcfs_fail_errno(err, ENOMEM, "index");
-    MCFS_LOCK_SCOPE(&e->bucket->lock);
-    if (append_record(s, e->bucket, r, err)) {
+    struct bucket *b = e->bucket;
+    MCFS_LOCK_SCOPE(&b->lock);
+    if (append_record(s, b, r, err)) {
         free(key);
         return -1;
     }
     memcpy(key, r->new_key.data, r->new_key.len);
     index_del(s, from_stripe, e);
     /* The bytes of the old name stay in front of the value; nobody reads them. */
-    if (e->key_inline && e->key_len != r->new_key.len)
+    uint64_t old_len = entry_disk_key(e).len;
+    if (e->key_inline && old_len != r->new_key.len) {
+        b->live_bytes -= old_len;
+        atomic_fetch_sub(&s->live_bytes, old_len);
         e->key_inline = false;
+    }
+    e->bare = false;
     free(e->key);
     e->key = key;
     e->key_len = (uint32_t)r->new_key.len;
@@ -147,7 +142,6 @@ static int rekey_locked(struct store *s, struct index_stripe *from_stripe,
     if (index_add(s, to_stripe, e) == 0)
         return 0;
     /* Out of memory in the middle: the log has the truth, and the next start finds it. */
-    e->dead = true;
     return mcfs_fail_errno(err, ENOMEM, "index");
 }
 

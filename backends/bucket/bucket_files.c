@@ -12,8 +12,6 @@
 #include <sys/stat.h>
 #include <time.h>
 
-#define OPEN_FDS_MAX 2048 /* data files kept open without a reader */
-
 void bucket_path(const struct store *s, uint64_t id, const char *suffix, char *out, size_t cap)
 {
     snprintf(out, cap, "%s/%" PRIu64 ".%s", s->dir, id, suffix);
@@ -27,6 +25,12 @@ uint64_t bucket_next_id(struct store *s)
     if (s->next_id < now)
         s->next_id = now;
     return s->next_id++;
+}
+
+void store_names_changed(struct store *s)
+{
+    MCFS_LOCK_SCOPE(&s->lock);
+    s->names_dirty = true;
 }
 
 struct bucket *bucket_add(struct store *s, uint64_t id)
@@ -58,12 +62,10 @@ void bucket_free(struct store *s, struct bucket *b)
             s->buckets = b->next;
         if (b->next)
             b->next->prev = b->prev;
-        for (size_t i = 0; b->listed_dirty && i < s->dirty_count; i++)
-            if (s->dirty[i] == b)
-                s->dirty[i--] = s->dirty[--s->dirty_count];
         s->open_fds -= b->data_fd >= 0;
     }
-    atomic_fetch_sub(&s->bucket_count, 1);
+    if (!b->removed)
+        atomic_fetch_sub(&s->bucket_count, 1);
     if (b->data_fd >= 0)
         close(b->data_fd);
     if (b->log_fd >= 0)
@@ -72,45 +74,62 @@ void bucket_free(struct store *s, struct bucket *b)
     free(b);
 }
 
+/* ---- data files ---- */
+
+/* The store's lock is held.  Each bucket gets a second chance, so that busy ones stay. */
+static void trim_to(struct store *s, uint32_t limit)
+{
+    for (int round = 0; round < 2 && s->open_fds > limit; round++) {
+        for (struct bucket *b = s->buckets; b && s->open_fds > limit; b = b->next) {
+            if (pthread_mutex_trylock(&b->lock)) /* in use, or locked by whoever calls us */
+                continue;
+            bool idle = b->data_fd >= 0 && !b->data_users && !b->is_open && !b->writers;
+            if (idle && !b->data_recent) {
+                close(b->data_fd);
+                b->data_fd = -1;
+                s->open_fds--;
+            }
+            b->data_recent = false;
+            pthread_mutex_unlock(&b->lock);
+        }
+    }
+}
+
 void fd_cache_trim(struct store *s)
 {
     MCFS_LOCK_SCOPE(&s->lock);
-    if (s->open_fds <= OPEN_FDS_MAX)
-        return;
-    /* Down to half, so that this walk is rare.  A bucket that is locked is in use. */
-    for (struct bucket *b = s->buckets; b && s->open_fds > OPEN_FDS_MAX / 2; b = b->next) {
-        if (pthread_mutex_trylock(&b->lock))
-            continue;
-        if (b->data_fd >= 0 && !b->data_users && !b->is_open && !b->writers) {
-            close(b->data_fd);
-            b->data_fd = -1;
-            s->open_fds--;
-        }
-        pthread_mutex_unlock(&b->lock);
-    }
+    if (s->open_fds > s->fds_max)
+        trim_to(s, s->fds_max / 2); /* so that this walk is rare */
 }
 
 int bucket_hold_data(struct store *s, struct bucket *b, struct mcfs_error *err)
 {
     if (b->data_fd < 0) {
         char path[PATH_MAX];
+        int flags = (s->config.read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC;
         bucket_path(s, b->id, "bucket", path, sizeof(path));
-        int fd = open(path, (s->config.read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC);
+        int fd = open(path, flags);
+        MCFS_LOCK_SCOPE(&s->lock);
+        if (fd < 0 && errno == EMFILE) {
+            trim_to(s, 0);
+            fd = open(path, flags);
+        }
         if (fd < 0)
             return mcfs_fail_errno(err, errno, "%s", path);
         b->data_fd = fd;
-        MCFS_LOCK_SCOPE(&s->lock);
         s->open_fds++;
     }
+    b->data_recent = true;
     b->data_users++;
     return 0;
 }
 
-void bucket_release_data(struct store *s, struct bucket *b)
+void bucket_release_data(struct bucket *b)
 {
-    (void)s;
     b->data_users--;
 }
+
+/* ---- what is to be synced ---- */
 
 void bucket_mark_dirty(struct store *s, struct bucket *b, bool data, bool log)
 {
@@ -131,29 +150,43 @@ void bucket_mark_dirty(struct store *s, struct bucket *b, bool data, bool log)
     b->listed_dirty = true;
 }
 
-static int open_log(struct store *s, struct bucket *b, struct mcfs_error *err)
+/* ---- logs ---- */
+
+static void log_path(const struct store *s, const struct bucket *b, char *out, size_t cap)
+{
+    bucket_path(s, b->id, b->log_is_journal ? "journal" : "sum", out, cap);
+}
+
+int bucket_create_log(struct store *s, struct bucket *b, bool journal, struct mcfs_error *err)
 {
     char path[PATH_MAX];
-    bucket_path(s, b->id, b->is_open || b->sealing ? "journal" : "sum", path, sizeof(path));
-    b->log_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | (b->has_log ? 0 : O_EXCL), 0644);
-    if (b->log_fd < 0)
-        return mcfs_fail_errno(err, errno, "%s", path);
-    if (b->has_log)
-        return 0;
     _cleanup_buf_ struct mcfs_buf header = MCFS_BUF_INIT;
+    b->log_is_journal = journal;
+    log_path(s, b, path, sizeof(path));
+    _cleanup_fd_ int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+    if (fd < 0)
+        return mcfs_fail_errno(err, errno, "%s", path);
     log_put_header(&header, b->id);
-    if (header.failed || mcfs_pwrite_full(b->log_fd, header.data, header.len, 0)) {
+    if (header.failed || mcfs_pwrite_full(fd, header.data, header.len, 0)) {
         mcfs_fail_errno(err, header.failed ? ENOMEM : errno, "%s", path);
-        close(b->log_fd);
-        b->log_fd = -1;
         unlink(path);
         return -1;
     }
+    b->log_fd = mcfs_steal_fd(&fd);
     b->log_end = header.len;
     b->has_log = true;
-    MCFS_LOCK_SCOPE(&s->lock);
-    s->names_dirty = true;
+    store_names_changed(s);
     return 0;
+}
+
+static int open_log(struct store *s, struct bucket *b, struct mcfs_error *err)
+{
+    char path[PATH_MAX];
+    if (!b->has_log)
+        return b->foreign ? bucket_rewrite_log(s, b, err) : bucket_create_log(s, b, false, err);
+    log_path(s, b, path, sizeof(path));
+    b->log_fd = open(path, O_RDWR | O_CLOEXEC);
+    return b->log_fd < 0 ? mcfs_fail_errno(err, errno, "%s", path) : 0;
 }
 
 int bucket_append_log(struct store *s, struct bucket *b, const void *data, size_t len,
@@ -161,26 +194,29 @@ int bucket_append_log(struct store *s, struct bucket *b, const void *data, size_
 {
     if (b->log_fd < 0 && open_log(s, b, err))
         return -1;
+    int rc = 0;
     if (mcfs_pwrite_full(b->log_fd, data, len, b->log_end)) {
-        int errnum = errno;
-        /* What was written of it is cut off again; what cannot be cut is skipped by its checksum.
-         */
+        rc = mcfs_fail_errno(err, errno, "log of bucket %" PRIu64, b->id);
+        /* What was written of it must not end up in front of the next record. */
         if (ftruncate(b->log_fd, (off_t)b->log_end))
             mcfs_warning("log of bucket %" PRIu64 ": %s", b->id, strerror(errno));
-        return mcfs_fail_errno(err, errnum, "log of bucket %" PRIu64, b->id);
+    } else {
+        b->log_end += len;
+        bucket_mark_dirty(s, b, false, true);
     }
-    b->log_end += len;
-    bucket_mark_dirty(s, b, false, true);
     /* Only the open bucket is logged to all the time. */
-    if (!b->is_open && !b->sealing) {
+    if (!b->is_open) {
         close(b->log_fd);
         b->log_fd = -1;
     }
-    return 0;
+    return rc;
 }
+
+/* ---- the end of a bucket ---- */
 
 void bucket_remove_files(struct store *s, struct bucket *b)
 {
+    /* The log goes last: one that is left alone is recognised as the rest of a removed bucket. */
     static const char *const suffixes[] = {"meta", "bucket", "sum", "journal"};
     for (size_t i = 0; i < MCFS_ARRAY_SIZE(suffixes); i++) {
         char path[PATH_MAX];
@@ -189,19 +225,25 @@ void bucket_remove_files(struct store *s, struct bucket *b)
             mcfs_warning("%s: %s", path, strerror(errno));
     }
     b->removed = true;
-    MCFS_LOCK_SCOPE(&s->lock);
-    s->names_dirty = true;
+    b->has_meta = b->meta_stale = b->has_gaps = false;
+    space_return(s, b->used_bytes);
+    b->used_bytes = 0;
+    atomic_fetch_sub(&s->bucket_count, 1);
+    store_names_changed(s);
+    bucket_mark_dirty(s, b, false, false);
 }
 
 void set_aside(struct store *s, const char *name, const char *why)
 {
     char from[PATH_MAX], to[PATH_MAX];
-    if (s->config.read_only)
+    snprintf(from, sizeof(from), "%s/%s", s->dir, name);
+    if (s->config.read_only) {
+        mcfs_warning("%s: %s", from, why);
         return;
+    }
     snprintf(to, sizeof(to), "%s/lost+found", s->dir);
     if (mkdir(to, 0755) && errno != EEXIST)
         mcfs_warning("%s: %s", to, strerror(errno));
-    snprintf(from, sizeof(from), "%s/%s", s->dir, name);
     for (int i = 0; i < 1000; i++) {
         if (i == 0)
             snprintf(to, sizeof(to), "%s/lost+found/%s", s->dir, name);
@@ -209,6 +251,7 @@ void set_aside(struct store *s, const char *name, const char *why)
             snprintf(to, sizeof(to), "%s/lost+found/%s.%d", s->dir, name, i);
         if (renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE) == 0) {
             mcfs_warning("%s: %s; it is set aside in lost+found", from, why);
+            store_names_changed(s);
             return;
         }
         if (errno != EEXIST)

@@ -2,6 +2,7 @@
 /* (storage key, version) -> place, in memory: 64 tables with a lock each. */
 #include "backends/bucket/bucket.h"
 
+#include "common/cleanup.h"
 #include "common/hash.h"
 
 struct name {
@@ -34,12 +35,23 @@ static bool entry_eq(const void *e, const void *name)
 int storage_key(struct mcfs_slice tenant, struct mcfs_slice key, struct mcfs_buf *buf,
                 struct mcfs_error *err)
 {
-    if (tenant.len > MCFS_TENANT_MAX || key.len > MCFS_KEY_MAX || tenant.len == 0)
-        return mcfs_fail(err, MCFS_INVALID_KEY, "tenant or key is too long");
+    if (tenant.len > MCFS_TENANT_MAX || tenant.len == 0 || memchr(tenant.data, 0, tenant.len))
+        return mcfs_fail(err, MCFS_INVALID_KEY, "a tenant is 1 to %d bytes without 0x00",
+                         MCFS_TENANT_MAX);
+    if (key.len > MCFS_KEY_MAX)
+        return mcfs_fail(err, MCFS_INVALID_KEY, "a key is at most %d bytes, not %zu", MCFS_KEY_MAX,
+                         key.len);
     mcfs_buf_append(buf, tenant.data, tenant.len);
     mcfs_buf_append(buf, "", 1);
     mcfs_buf_append(buf, key.data, key.len);
     return buf->failed ? mcfs_fail_errno(err, ENOMEM, "storage key") : 0;
+}
+
+bool storage_key_is_valid(struct mcfs_slice key)
+{
+    const char *nul = key.len ? memchr(key.data, 0, key.len) : NULL;
+    size_t tenant = nul ? (size_t)(nul - key.data) : 0;
+    return tenant > 0 && tenant <= MCFS_TENANT_MAX && key.len - tenant - 1 <= MCFS_KEY_MAX;
 }
 
 struct entry *index_find(struct index_stripe *stripe, struct mcfs_slice key, uint64_t version)
@@ -48,13 +60,18 @@ struct entry *index_find(struct index_stripe *stripe, struct mcfs_slice key, uin
     return mcfs_table_find(&stripe->table, index_hash(key), entry_eq, &n);
 }
 
+static uint64_t entry_memory(const struct entry *e)
+{
+    return sizeof(*e) + e->key_len + 2 * sizeof(void *);
+}
+
 int index_add(struct store *s, struct index_stripe *stripe, struct entry *e)
 {
     if (mcfs_table_add(&stripe->table, e))
         return -1;
     atomic_fetch_add(&s->objects, 1);
     atomic_fetch_add(&s->object_bytes, e->size);
-    atomic_fetch_add(&s->index_bytes, sizeof(*e) + e->key_len + 2 * sizeof(void *));
+    atomic_fetch_add(&s->index_bytes, entry_memory(e));
     return 0;
 }
 
@@ -64,7 +81,39 @@ void index_del(struct store *s, struct index_stripe *stripe, struct entry *e)
         return;
     atomic_fetch_sub(&s->objects, 1);
     atomic_fetch_sub(&s->object_bytes, e->size);
-    atomic_fetch_sub(&s->index_bytes, sizeof(*e) + e->key_len + 2 * sizeof(void *));
+    atomic_fetch_sub(&s->index_bytes, entry_memory(e));
+}
+
+static bool is_pending(const struct index_stripe *stripe, const struct pending_put *p)
+{
+    for (const struct pending_put *q = stripe->pending; q; q = q->next)
+        if (q->version == p->version && mcfs_slice_eq(q->key, p->key))
+            return true;
+    return false;
+}
+
+bool index_begin_put(struct index_stripe *stripe, struct pending_put *p)
+{
+    MCFS_LOCK_SCOPE(&stripe->lock);
+    while (is_pending(stripe, p))
+        pthread_cond_wait(&stripe->put_done, &stripe->lock);
+    if (index_find(stripe, p->key, p->version))
+        return false;
+    p->next = stripe->pending;
+    stripe->pending = p;
+    return true;
+}
+
+int index_end_put(struct store *s, struct index_stripe *stripe, struct pending_put *p,
+                  struct entry *e)
+{
+    MCFS_LOCK_SCOPE(&stripe->lock);
+    struct pending_put **at = &stripe->pending;
+    while (*at != p)
+        at = &(*at)->next;
+    *at = p->next;
+    pthread_cond_broadcast(&stripe->put_done);
+    return e ? index_add(s, stripe, e) : 0;
 }
 
 struct entry *entry_new(struct mcfs_slice key)
@@ -86,7 +135,7 @@ void entry_free(struct entry *e)
     free(e);
 }
 
-void bucket_link(struct bucket *b, struct entry *e)
+void bucket_link(struct store *s, struct bucket *b, struct entry *e)
 {
     e->before = NULL;
     e->after = b->entries;
@@ -94,5 +143,26 @@ void bucket_link(struct bucket *b, struct entry *e)
         e->after->before = e;
     b->entries = e;
     b->objects++;
-    b->live_bytes += e->size + (e->key_inline ? e->key_len : 0);
+    b->live_bytes += entry_length(e);
+    atomic_fetch_add(&s->live_bytes, entry_length(e));
+}
+
+void bucket_unlink(struct bucket *b, struct entry *e)
+{
+    if (e->before)
+        e->before->after = e->after;
+    else
+        b->entries = e->after;
+    if (e->after)
+        e->after->before = e->before;
+    b->objects--;
+}
+
+void entry_kill(struct store *s, struct entry *e)
+{
+    struct bucket *b = e->bucket;
+    e->dead = true;
+    b->has_gaps = true;
+    b->live_bytes -= MCFS_MIN(b->live_bytes, entry_length(e));
+    atomic_fetch_sub(&s->live_bytes, entry_length(e));
 }

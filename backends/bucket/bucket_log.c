@@ -6,7 +6,11 @@
 
 static const char magic[8] = "MCFSLOG";
 
+#define PUT_HAS_CRC 1u
+#define PUT_KEY_INLINE 2u
+#define PUT_BARE 4u
 #define KEY_LIMIT (MCFS_TENANT_MAX + 1 + MCFS_KEY_MAX + (1u << 20)) /* Mooncake allows 1 MiB */
+#define RECORD_MAX (2 * KEY_LIMIT + 128)
 
 static void put_u8(struct mcfs_buf *b, uint8_t v)
 {
@@ -62,7 +66,8 @@ void log_put_record(struct mcfs_buf *b, const struct log_record *r)
         put_u32(b, r->crc32c);
         put_attr(b, &r->attr);
         put_u8(b, r->data_type);
-        put_u8(b, r->has_crc);
+        put_u8(b, (uint8_t)((r->has_crc ? PUT_HAS_CRC : 0) | (r->key_inline ? PUT_KEY_INLINE : 0) |
+                            (r->bare ? PUT_BARE : 0)));
         put_key(b, r->key);
         break;
     case LOG_DELETE:
@@ -83,7 +88,7 @@ void log_put_record(struct mcfs_buf *b, const struct log_record *r)
         mcfs_buf_append(b, r->new_key.data, r->new_key.len);
         break;
     case LOG_SYNC:
-        put_u64(b, 0);
+        put_u64(b, r->synced_to);
         break;
     }
     if (b->failed)
@@ -130,6 +135,7 @@ static struct mcfs_slice read_bytes(struct mcfs_cursor *c, uint32_t len)
 static bool read_body(struct mcfs_cursor *c, struct log_record *r)
 {
     uint32_t len, new_len;
+    uint8_t flags;
     switch (r->type) {
     case LOG_PUT:
         r->version = mcfs_cursor_u64(c);
@@ -138,7 +144,10 @@ static bool read_body(struct mcfs_cursor *c, struct log_record *r)
         r->crc32c = mcfs_cursor_u32(c);
         read_attr(c, &r->attr);
         r->data_type = mcfs_cursor_u8(c);
-        r->has_crc = mcfs_cursor_u8(c);
+        flags = mcfs_cursor_u8(c);
+        r->has_crc = flags & PUT_HAS_CRC;
+        r->key_inline = flags & PUT_KEY_INLINE;
+        r->bare = flags & PUT_BARE;
         r->key = read_bytes(c, mcfs_cursor_u32(c));
         break;
     case LOG_DELETE:
@@ -159,7 +168,7 @@ static bool read_body(struct mcfs_cursor *c, struct log_record *r)
         r->new_key = read_bytes(c, new_len);
         break;
     case LOG_SYNC:
-        mcfs_cursor_u64(c);
+        r->synced_to = mcfs_cursor_u64(c);
         break;
     default:
         return false;
@@ -171,7 +180,7 @@ size_t log_parse_record(const void *data, size_t len, struct log_record *r)
 {
     struct mcfs_cursor c = mcfs_cursor(data, len);
     uint32_t crc = mcfs_cursor_u32(&c), size = mcfs_cursor_u32(&c);
-    if (c.failed || size < LOG_RECORD_MIN || size > len ||
+    if (c.failed || size < LOG_RECORD_MIN || size > len || size > RECORD_MAX ||
         crc != mcfs_crc32c(0, (const uint8_t *)data + 4, size - 4))
         return 0;
     c.end = (const uint8_t *)data + size;

@@ -7,16 +7,21 @@
  * sealed.  It only grows: puts first, then whatever happens to them.  One format and one way to
  * recover serve both.
  *
- *   header  8 bytes "MCFSLOG\0", u32 format, u32 flags, u64 bucket id, u32 crc32c of the 24 bytes
- * before record  u32 crc32c of what follows, u32 length of the whole record, u8 type, body
+ *   header  8 bytes "MCFSLOG\0", u32 format, u32 flags (0), u64 bucket id,
+ *           u32 crc32c of the 24 bytes before
+ *   record  u32 crc32c of what follows, u32 length of the whole record, u8 type, body
  *
  * All integers little-endian.  Bodies:
  *
  *   PUT     u64 version, offset, size; u32 crc32c, mode, uid, gid; i64 mtime_ns; u8 data_type,
- * has_crc; u32 key_len, storage key DELETE  u64 version; u32 key_len, storage key ATTR    u64
- * version; u32 mode, uid, gid; i64 mtime_ns; u32 key_len, storage key REKEY   u64 version, new
- * version; u32 key_len, new key_len; storage key, new storage key SYNC    u64 0: the data of every
- * put before this record is durable
+ *           u8 flags (1: crc32c is known, 2: the storage key lies before the value,
+ *           4: and there and in the .meta without "default", 0x00);
+ *           u32 key_len, storage key
+ *   DELETE  u64 version; u32 key_len, storage key
+ *   ATTR    u64 version; u32 mode, uid, gid; i64 mtime_ns; u32 key_len, storage key
+ *   REKEY   u64 version, new version; u32 key_len, new key_len; storage key, new storage key
+ *   SYNC    u64 offset in the log: the data of every put recorded before it is durable
+ *           (0: of every put before this record)
  *
  * A storage key is tenant, 0x00, key (Mooncake's rule).
  */
@@ -37,7 +42,8 @@ struct log_record {
     struct mcfs_attr attr;
     uint32_t crc32c;
     uint8_t data_type;
-    bool has_crc;
+    bool has_crc, key_inline, bare;
+    uint64_t synced_to;             /* SYNC */
     struct mcfs_slice key, new_key; /* storage keys */
 };
 
@@ -50,7 +56,8 @@ void log_put_record(struct mcfs_buf *b, const struct log_record *r);
  */
 int log_parse_header(const void *data, size_t len, uint64_t *bucket_id, struct mcfs_error *err);
 
-/* Takes the record at data apart.  Returns its length, or 0 when no whole, valid record is there.
+/* Takes the record at data apart; its keys point into data.  Returns its length, or 0 when no
+ * whole, valid record is there.
  */
 size_t log_parse_record(const void *data, size_t len, struct log_record *r);
 

@@ -3,13 +3,10 @@
  * reads. */
 #include "backends/bucket/bucket.h"
 
+#include "backends/value.h"
 #include "common/cleanup.h"
-#include "common/crc32c.h"
-#include "common/file.h"
 
 #include <inttypes.h>
-
-#define VERIFY_CHUNK (1u << 20)
 
 struct mcfs_backend_reader *store_reader_open(struct mcfs_backend *b, struct mcfs_slice tenant,
                                               struct mcfs_slice key, uint64_t version,
@@ -56,7 +53,7 @@ void store_reader_close(struct mcfs_backend_reader *base)
     bool reclaim;
     {
         MCFS_LOCK_SCOPE(&e->bucket->lock);
-        bucket_release_data(s, e->bucket);
+        bucket_release_data(e->bucket);
         reclaim = --e->readers == 0 && e->dead;
     }
     if (reclaim)
@@ -72,46 +69,26 @@ int store_reader_fd(struct mcfs_backend_reader *base, uint64_t *offset, uint64_t
     return r->entry->bucket->data_fd;
 }
 
+static int failed(struct reader *r, struct mcfs_error *err)
+{
+    if (err && err->code == MCFS_CHECKSUM_MISMATCH)
+        atomic_fetch_add(&r->store->checksum_errors, 1);
+    return mcfs_error_prefix(err, "%s/%" PRIu64 ".bucket", r->store->dir, r->entry->bucket->id);
+}
+
 int64_t store_reader_read(struct mcfs_backend_reader *base, void *buf, size_t len, uint64_t off,
                           struct mcfs_error *err)
 {
     struct reader *r = (struct reader *)base;
-    const struct entry *e = r->entry;
-    if (off >= e->size)
-        return 0;
-    size_t want = (size_t)MCFS_MIN(len, e->size - off);
-    ssize_t n = mcfs_pread_full(e->bucket->data_fd, buf, want, e->offset + off);
-    if (n < 0)
-        return mcfs_fail_errno(err, errno, "bucket %" PRIu64, e->bucket->id);
-    if ((size_t)n < want) {
-        atomic_fetch_add(&r->store->checksum_errors, 1);
-        return mcfs_fail(err, MCFS_CHECKSUM_MISMATCH,
-                         "bucket %" PRIu64 ": the file ends inside an object", e->bucket->id);
-    }
-    return n;
+    struct value_place v = {r->entry->bucket->data_fd, r->entry->offset, r->entry->size};
+    int64_t n = value_read(&v, buf, len, off, err);
+    return n < 0 ? failed(r, err) : n;
 }
 
 int store_reader_verify(struct mcfs_backend_reader *base, struct mcfs_error *err)
 {
     struct reader *r = (struct reader *)base;
     const struct entry *e = r->entry;
-    if (!e->has_crc)
-        return 0;
-    _cleanup_free_ char *buf = malloc(VERIFY_CHUNK);
-    uint32_t crc = 0;
-    if (!buf)
-        return mcfs_fail_errno(err, ENOMEM, "verify");
-    for (uint64_t done = 0; done < e->size;) {
-        int64_t n = store_reader_read(base, buf, VERIFY_CHUNK, done, err);
-        if (n <= 0)
-            return -1;
-        crc = mcfs_crc32c(crc, buf, (size_t)n);
-        done += (uint64_t)n;
-    }
-    if (crc == e->crc32c)
-        return 0;
-    atomic_fetch_add(&r->store->checksum_errors, 1);
-    return mcfs_fail(err, MCFS_CHECKSUM_MISMATCH,
-                     "bucket %" PRIu64 ", offset %" PRIu64 ": the object's checksum is wrong",
-                     e->bucket->id, e->offset);
+    struct value_place v = {e->bucket->data_fd, e->offset, e->size};
+    return e->has_crc && value_verify(&v, e->crc32c, err) ? failed(r, err) : 0;
 }

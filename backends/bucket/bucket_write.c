@@ -2,21 +2,19 @@
 /* Putting objects: small ones into the open bucket, large ones into a bucket of their own. */
 #include "backends/bucket/bucket.h"
 
+#include "backends/value.h"
 #include "common/cleanup.h"
 #include "common/crc32c.h"
 #include "common/file.h"
+#include "common/log.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <sys/uio.h>
 
-#define CRC_CHUNK (1u << 20)
-#define DISK_RESERVE (16ull << 20) /* bytes left free for logs and metas */
-
-static void put_record(const struct entry *e, struct mcfs_buf *out)
+void entry_record(const struct entry *e, struct mcfs_buf *out)
 {
     struct log_record r = {.type = LOG_PUT,
                            .version = e->version,
@@ -26,6 +24,8 @@ static void put_record(const struct entry *e, struct mcfs_buf *out)
                            .crc32c = e->crc32c,
                            .data_type = e->data_type,
                            .has_crc = e->has_crc,
+                           .key_inline = e->key_inline,
+                           .bare = e->bare,
                            .key = entry_key(e)};
     log_put_record(out, &r);
 }
@@ -35,25 +35,58 @@ static void put_record(const struct entry *e, struct mcfs_buf *out)
 static struct bucket *open_new(struct store *s, struct mcfs_error *err)
 {
     char path[PATH_MAX];
-    uint64_t id = bucket_next_id(s);
-    bucket_path(s, id, "bucket", path, sizeof(path));
-    int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
-    if (fd < 0) {
-        mcfs_fail_errno(err, errno, "%s", path);
-        return NULL;
-    }
-    struct bucket *b = bucket_add(s, id);
+    struct bucket *b = bucket_add(s, bucket_next_id(s));
     if (!b) {
-        close(fd);
-        unlink(path);
         mcfs_fail_errno(err, ENOMEM, "bucket");
         return NULL;
     }
-    b->data_fd = fd;
-    b->is_open = b->meta_missing = true;
+    /* The log first: a log without data is an unfinished beginning, data without a log would be a
+     * stranger's. */
+    if (bucket_create_log(s, b, true, err)) {
+        bucket_free(s, b);
+        return NULL;
+    }
+    bucket_path(s, b->id, "bucket", path, sizeof(path));
+    int fd = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+    if (fd < 0) {
+        mcfs_fail_errno(err, errno, "%s", path);
+        bucket_path(s, b->id, "journal", path, sizeof(path));
+        unlink(path);
+        bucket_free(s, b);
+        return NULL;
+    }
+    MCFS_LOCK_SCOPE(&b->lock);
+    b->is_open = true;
     MCFS_LOCK_SCOPE(&s->lock);
+    b->data_fd = fd;
     s->open_fds++;
     s->names_dirty = true;
+    return b;
+}
+
+/* The open bucket, with an arrival announced so that it stays while we go for its lock. */
+static struct bucket *arrive(struct store *s, struct mcfs_error *err)
+{
+    {
+        MCFS_LOCK_SCOPE(&s->lock);
+        if (s->current) {
+            s->current->arrivals++;
+            return s->current;
+        }
+    }
+    MCFS_LOCK_SCOPE(&s->open_lock);
+    struct bucket *b;
+    {
+        MCFS_LOCK_SCOPE(&s->lock);
+        b = s->current; /* another thread was faster */
+        if (b)
+            b->arrivals++;
+    }
+    if (b || !(b = open_new(s, err)))
+        return b;
+    MCFS_LOCK_SCOPE(&s->lock);
+    b->arrivals++;
+    s->current = b;
     return b;
 }
 
@@ -62,112 +95,125 @@ static struct bucket *reserve(struct store *s, uint64_t bytes, uint64_t *offset,
                               struct mcfs_error *err)
 {
     for (;;) {
-        struct bucket *b;
-        {
-            MCFS_LOCK_SCOPE(&s->lock);
-            b = s->current;
+        struct bucket *b = arrive(s, err);
+        if (!b)
+            return NULL;
+        pthread_mutex_lock(&b->lock);
+        bool usable = b->is_open && !b->sealing;
+        if (usable) {
+            *offset = b->data_end;
+            b->data_end += bytes;
+            b->keys++;
+            b->writers++;
+            if (b->data_end >= s->config.bucket_size_limit ||
+                b->keys >= s->config.bucket_keys_limit)
+                bucket_stop_writing(s, b);
         }
-        if (!b) {
-            b = open_new(s, err);
-            if (!b)
-                return NULL;
-            bool used;
-            {
-                MCFS_LOCK_SCOPE(&s->lock);
-                used = !s->current;
-                if (used)
-                    s->current = b;
-            }
-            if (!used) { /* another thread was faster */
-                bucket_remove_files(s, b);
-                bucket_free(s, b);
-                continue;
-            }
-        }
-        MCFS_LOCK_SCOPE(&b->lock);
-        if (b->sealing || !b->is_open)
-            continue;
-        *offset = b->data_end;
-        b->data_end += bytes;
-        b->keys++;
-        b->writers++;
-        if (b->data_end >= s->config.bucket_size_limit || b->keys >= s->config.bucket_keys_limit) {
-            b->sealing = true;
-            MCFS_LOCK_SCOPE(&s->lock);
-            if (s->current == b)
-                s->current = NULL;
-        }
-        return b;
+        pthread_mutex_lock(&s->lock);
+        b->arrivals--;
+        pthread_mutex_unlock(&s->lock);
+        pthread_mutex_unlock(&b->lock);
+        if (usable)
+            return b;
     }
 }
 
-/* The caller holds the bucket's lock. */
-static void finish_writing(struct store *s, struct bucket *b)
+static int write_object(const struct bucket *b, const struct entry *e, const void *data,
+                        struct mcfs_error *err)
 {
-    if (--b->writers == 0 && b->sealing)
-        bucket_seal(s, b);
+    struct iovec iov[2] = {{e->key, e->key_len}, {(void *)(uintptr_t)data, e->size}};
+    size_t whole = e->key_len + e->size, done;
+    ssize_t n;
+    do
+        n = pwritev(b->data_fd, iov, 2, (off_t)entry_start(e));
+    while (n < 0 && errno == EINTR);
+    if (n >= 0 && (size_t)n == whole)
+        return 0;
+    if (n < 0)
+        return mcfs_fail_errno(err, errno, "bucket %" PRIu64, b->id);
+    /* Interrupted, or nearly full: go on piecewise. */
+    done = (size_t)n;
+    if (done < e->key_len) {
+        if (mcfs_pwrite_full(b->data_fd, e->key + done, e->key_len - done, entry_start(e) + done))
+            return mcfs_fail_errno(err, errno, "bucket %" PRIu64, b->id);
+        done = e->key_len;
+    }
+    done -= e->key_len;
+    if (mcfs_pwrite_full(b->data_fd, (const char *)data + done, e->size - done, e->offset + done))
+        return mcfs_fail_errno(err, errno, "bucket %" PRIu64, b->id);
+    return 0;
+}
+
+/* The place of a failed write is used again when it is the last, and else given back.  The caller
+ * holds the bucket's lock. */
+static void give_up_place(struct store *s, struct bucket *b, uint64_t offset, uint64_t bytes)
+{
+    if (b->data_end == offset + bytes) {
+        b->data_end = offset;
+        if (ftruncate(b->data_fd, (off_t)offset))
+            mcfs_warning("bucket %" PRIu64 ": %s", b->id, strerror(errno));
+    } else {
+        b->has_gaps = true;
+        bucket_mark_dirty(s, b, false, false);
+    }
+    space_return(s, bytes);
 }
 
 static int append_object(struct store *s, struct entry *e, const void *data, struct mcfs_error *err)
 {
-    uint64_t offset;
-    struct bucket *b = reserve(s, e->key_len + e->size, &offset, err);
-    if (!b)
+    uint64_t offset, whole = e->key_len + e->size;
+    struct bucket *b = reserve(s, whole, &offset, err);
+    if (!b) {
+        space_return(s, whole);
         return -1;
+    }
     e->bucket = b;
     e->offset = offset + e->key_len;
     e->key_inline = true;
-    struct iovec iov[2] = {{e->key, e->key_len}, {(void *)(uintptr_t)data, e->size}};
-    size_t whole = e->key_len + e->size;
-    int rc = 0;
-    ssize_t n = pwritev(b->data_fd, iov, 2, (off_t)offset);
-    if (n >= 0 && (size_t)n < whole) { /* interrupted or nearly full: go on piecewise */
-        size_t key_left = (size_t)n < e->key_len ? e->key_len - (size_t)n : 0;
-        size_t done = (size_t)n > e->key_len ? (size_t)n - e->key_len : 0;
-        rc = mcfs_pwrite_full(b->data_fd, e->key + e->key_len - key_left, key_left,
-                              offset + e->key_len - key_left) ||
-             mcfs_pwrite_full(b->data_fd, (const char *)data + done, e->size - done,
-                              e->offset + done);
-    }
-    if (n < 0 || rc)
-        rc = mcfs_fail_errno(err, errno, "bucket %" PRIu64, b->id);
-
+    int rc = write_object(b, e, data, err);
     _cleanup_buf_ struct mcfs_buf record = MCFS_BUF_INIT;
-    if (rc == 0)
-        put_record(e, &record);
+    entry_record(e, &record);
+
     MCFS_LOCK_SCOPE(&b->lock);
+    if (rc == 0 && record.failed)
+        rc = mcfs_fail_errno(err, ENOMEM, "bucket %" PRIu64, b->id);
+    if (rc == 0)
+        rc = bucket_append_log(s, b, record.data, record.len, err);
     if (rc == 0) {
+        b->used_bytes += whole;
+        bucket_link(s, b, e);
         bucket_mark_dirty(s, b, true, true);
-        rc = record.failed ? mcfs_fail_errno(err, ENOMEM, "bucket")
-                           : bucket_append_log(s, b, record.data, record.len, err);
-    }
-    if (rc == 0) {
-        bucket_link(b, e);
     } else {
-        atomic_fetch_add(&s->dead_bytes, whole);
+        give_up_place(s, b, offset, whole);
     }
-    atomic_fetch_add(&s->used_bytes, whole);
-    finish_writing(s, b);
+    if (--b->writers == 0 && b->sealing)
+        bucket_seal(s, b);
     return rc;
 }
 
 /* ---- a bucket of its own ---- */
 
-static int place_file(struct store *s, const struct mcfs_backend_put *item, const char *path,
-                      struct mcfs_error *err)
+static const char *staging_of(const struct mcfs_backend_put *item)
 {
-    if (item->staging_path) {
-        if (renameat2(AT_FDCWD, item->staging_path, AT_FDCWD, path, RENAME_NOREPLACE) == 0)
+    return item->data ? NULL : item->staging_path;
+}
+
+/* Makes the data file; nothing is left of it on failure. */
+static int place_file(const struct mcfs_backend_put *item, const char *path, struct mcfs_error *err)
+{
+    const char *staging = staging_of(item);
+    if (staging) {
+        if (renameat2(AT_FDCWD, staging, AT_FDCWD, path, RENAME_NOREPLACE) == 0)
             return 0;
         if (errno != EXDEV)
-            return mcfs_fail_errno(err, errno, "%s", item->staging_path);
+            return mcfs_fail_errno(err, errno, "%s", staging);
     }
     _cleanup_fd_ int to = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
     if (to < 0)
         return mcfs_fail_errno(err, errno, "%s", path);
     int rc;
-    if (item->staging_path) {
-        _cleanup_fd_ int from = open(item->staging_path, O_RDONLY | O_CLOEXEC);
+    if (staging) {
+        _cleanup_fd_ int from = open(staging, O_RDONLY | O_CLOEXEC);
         rc = from < 0 || mcfs_copy_range(from, 0, to, 0, item->object.size);
     } else {
         rc = mcfs_pwrite_full(to, item->data, item->object.size, 0);
@@ -177,48 +223,59 @@ static int place_file(struct store *s, const struct mcfs_backend_put *item, cons
         unlink(path);
         return -1;
     }
-    if (item->staging_path)
-        unlink(item->staging_path);
-    (void)s;
+    if (staging)
+        unlink(staging);
+    return 0;
+}
+
+/* The caller holds the bucket's lock. */
+static int fill_single(struct store *s, struct bucket *b, struct entry *e,
+                       const struct mcfs_backend_put *item, struct mcfs_error *err)
+{
+    char path[PATH_MAX];
+    _cleanup_buf_ struct mcfs_buf record = MCFS_BUF_INIT;
+    entry_record(e, &record);
+    if (record.failed)
+        return mcfs_fail_errno(err, ENOMEM, "bucket %" PRIu64, b->id);
+    if (bucket_append_log(s, b, record.data, record.len, err))
+        return -1;
+    bucket_path(s, b->id, "bucket", path, sizeof(path));
+    if (place_file(item, path, err)) {
+        bucket_path(s, b->id, "sum", path, sizeof(path));
+        unlink(path);
+        return -1;
+    }
+    b->used_bytes = e->size;
+    b->log_base = b->log_end;
+    b->meta_stale = true;
+    bucket_link(s, b, e);
+    bucket_mark_dirty(s, b, true, true);
+    store_names_changed(s);
     return 0;
 }
 
 static int store_single(struct store *s, struct entry *e, const struct mcfs_backend_put *item,
                         struct mcfs_error *err)
 {
-    char path[PATH_MAX];
     struct bucket *b = bucket_add(s, bucket_next_id(s));
-    if (!b)
+    if (!b) {
+        space_return(s, e->size);
         return mcfs_fail_errno(err, ENOMEM, "bucket");
-    b->single = b->meta_missing = true;
+    }
+    MCFS_LOCK_SCOPE(&b->lock);
+    b->single = true;
     b->keys = 1;
     b->data_end = e->size;
     e->bucket = b;
     e->offset = 0;
-    _cleanup_buf_ struct mcfs_buf record = MCFS_BUF_INIT;
-    put_record(e, &record);
-    bucket_path(s, b->id, "bucket", path, sizeof(path));
-    /* Log first: a log without its data is an unfinished put, data without a log would be a
-     * stranger's. */
-    pthread_mutex_lock(&b->lock);
-    int rc = record.failed ? mcfs_fail_errno(err, ENOMEM, "bucket")
-                           : bucket_append_log(s, b, record.data, record.len, err);
-    if (rc == 0)
-        rc = place_file(s, item, path, err);
-    if (rc == 0) {
-        bucket_link(b, e);
-        bucket_mark_dirty(s, b, true, true);
-    }
-    pthread_mutex_unlock(&b->lock);
-    if (rc) {
-        bucket_remove_files(s, b);
-        bucket_free(s, b);
-        return -1;
-    }
-    atomic_fetch_add(&s->used_bytes, e->size);
-    MCFS_LOCK_SCOPE(&s->lock);
-    s->names_dirty = true;
-    return 0;
+    if (fill_single(s, b, e, item, err) == 0)
+        return 0;
+    /* A flush may know the bucket by now: it is the one to free it. */
+    space_return(s, e->size);
+    b->removed = true;
+    atomic_fetch_sub(&s->bucket_count, 1);
+    bucket_mark_dirty(s, b, false, false);
+    return -1;
 }
 
 /* ---- put ---- */
@@ -227,77 +284,80 @@ static int store_single(struct store *s, struct entry *e, const struct mcfs_back
 static int checksum_file(const char *path, uint64_t size, uint32_t *crc, struct mcfs_error *err)
 {
     _cleanup_fd_ int fd = open(path, O_RDONLY | O_CLOEXEC);
-    _cleanup_free_ char *buf = malloc(CRC_CHUNK);
+    struct value_place v = {fd, 0, size};
     *crc = 0;
-    if (fd < 0 || !buf)
-        return mcfs_fail_errno(err, fd < 0 ? errno : ENOMEM, "%s", path);
-    for (uint64_t done = 0; done < size;) {
-        size_t want = (size_t)MCFS_MIN(CRC_CHUNK, size - done);
-        ssize_t n = mcfs_pread_full(fd, buf, want, done);
-        if (n != (ssize_t)want)
-            return mcfs_fail_errno(err, n < 0 ? errno : EIO, "%s", path);
-        *crc = mcfs_crc32c(*crc, buf, want);
-        done += want;
-    }
-    return 0;
+    if (fd < 0)
+        return mcfs_fail_errno(err, errno, "%s", path);
+    return value_checksum(&v, crc, err) ? mcfs_error_prefix(err, "%s", path) : 0;
 }
 
-static int check_room(struct store *s, uint64_t bytes, struct mcfs_error *err)
+static int read_staging(const char *path, uint64_t size, char **data, struct mcfs_error *err)
 {
-    struct statvfs v;
-    uint64_t used = atomic_load(&s->used_bytes);
-    if (s->config.capacity_bytes && used + bytes > s->config.capacity_bytes)
-        return mcfs_fail(err, MCFS_NO_AVAILABLE_HANDLE,
-                         "%s: the tier is full (%" PRIu64 " of %" PRIu64 " bytes used)", s->dir,
-                         used, s->config.capacity_bytes);
-    if (bytes >= DISK_RESERVE && fstatvfs(s->dir_fd, &v) == 0 &&
-        (uint64_t)v.f_bavail * v.f_frsize < bytes + DISK_RESERVE)
-        return mcfs_fail(err, MCFS_NO_AVAILABLE_HANDLE, "%s: the disk is full", s->dir);
-    return 0;
-}
-
-static int read_staging(const struct mcfs_backend_put *item, char **data, struct mcfs_error *err)
-{
-    ssize_t n = mcfs_read_file_alloc(item->staging_path, item->object.size, data, err);
-    if (n >= 0 && (uint64_t)n != item->object.size)
-        return mcfs_fail(err, MCFS_INVALID_PARAMS, "%s: not %" PRIu64 " bytes", item->staging_path,
-                         item->object.size);
+    ssize_t n = mcfs_read_file_alloc(path, size, data, err);
+    if (n >= 0 && (uint64_t)n != size)
+        return mcfs_fail(err, MCFS_INVALID_PARAMS, "%s: not %" PRIu64 " bytes", path, size);
     return n < 0 ? -1 : 0;
 }
 
-static int store_object(struct store *s, struct entry *e, const struct mcfs_backend_put *item,
-                        struct mcfs_error *err)
+static int check_staging(const struct mcfs_backend_put *item, struct mcfs_error *err)
 {
-    bool single = e->size >= s->config.single_object_min_bytes;
     struct stat st;
-    if (!item->data && !item->staging_path)
-        return mcfs_fail(err, MCFS_INVALID_PARAMS, "a put without bytes");
-    if (item->staging_path && (stat(item->staging_path, &st) || (uint64_t)st.st_size != e->size))
+    if (stat(item->staging_path, &st))
+        return mcfs_fail_errno(err, errno, "%s", item->staging_path);
+    if (!S_ISREG(st.st_mode) || (uint64_t)st.st_size != item->object.size)
         return mcfs_fail(err, MCFS_INVALID_PARAMS, "%s: not a file of %" PRIu64 " bytes",
-                         item->staging_path, e->size);
-    /* A staging file is used as it is whenever that is possible; only small ones are gathered. */
-    if (single) {
-        if (!e->has_crc && item->data)
-            e->crc32c = mcfs_crc32c(0, item->data, e->size);
-        else if (!e->has_crc && checksum_file(item->staging_path, e->size, &e->crc32c, err))
-            return -1;
-        e->has_crc = true;
-        return store_single(s, e, item, err);
-    }
-    _cleanup_free_ char *copy = NULL;
-    const void *data = item->data;
-    if (!data && read_staging(item, &copy, err))
+                         item->staging_path, item->object.size);
+    return 0;
+}
+
+/* A staging file is used as it is when it is large enough for a bucket of its own. */
+static int put_single(struct store *s, struct entry *e, const struct mcfs_backend_put *item,
+                      struct mcfs_error *err)
+{
+    const char *staging = staging_of(item);
+    if (!e->has_crc && !staging)
+        e->crc32c = mcfs_crc32c(0, item->data, e->size);
+    else if (!e->has_crc && checksum_file(staging, e->size, &e->crc32c, err))
         return -1;
-    if (!data)
-        data = copy;
+    e->has_crc = true;
+    return space_claim(s, e->size, err) ? -1 : store_single(s, e, item, err);
+}
+
+static int put_small(struct store *s, struct entry *e, const struct mcfs_backend_put *item,
+                     struct mcfs_error *err)
+{
+    _cleanup_free_ char *copy = NULL;
+    const char *staging = staging_of(item);
+    if (staging && read_staging(staging, e->size, &copy, err))
+        return -1;
+    const void *data = item->data ? item->data : copy ? copy : "";
     if (!e->has_crc)
         e->crc32c = mcfs_crc32c(0, data, e->size);
     e->has_crc = true;
-    if (append_object(s, e, data, err))
+    if (space_claim(s, e->key_len + e->size, err) || append_object(s, e, data, err))
         return -1;
-    if (item->staging_path)
-        unlink(item->staging_path);
+    if (staging)
+        unlink(staging);
     return 0;
+}
+
+static int put_object(struct store *s, struct entry *e, struct mcfs_backend_put *item,
+                      struct mcfs_error *err)
+{
+    const struct mcfs_object *o = &item->object;
+    if (!item->data && !item->staging_path && o->size > 0)
+        return mcfs_fail(err, MCFS_INVALID_PARAMS, "a put without data");
+    if (staging_of(item) && check_staging(item, err))
+        return -1;
+    e->version = o->version;
+    e->size = o->size;
+    e->attr = o->attr;
+    e->crc32c = o->crc32c;
+    e->has_crc = o->has_crc;
+    e->data_type = o->data_type;
+    if (e->size >= s->config.single_object_min_bytes)
+        return put_single(s, e, item, err);
+    return put_small(s, e, item, err);
 }
 
 static int put_one(struct store *s, struct mcfs_backend_put *item, struct mcfs_error *err)
@@ -306,37 +366,36 @@ static int put_one(struct store *s, struct mcfs_backend_put *item, struct mcfs_e
     _cleanup_buf_ struct mcfs_buf key = MCFS_BUF_INIT;
     if (s->config.read_only)
         return mcfs_fail_errno(err, EROFS, "%s", s->dir);
-    if (storage_key(o->tenant, o->key, &key, err) || check_room(s, o->size + key.len, err))
+    if (o->size > INT64_MAX / 2)
+        return mcfs_fail_errno(err, EFBIG, "%" PRIu64 " bytes", o->size);
+    if (storage_key(o->tenant, o->key, &key, err))
         return -1;
-    struct mcfs_slice k = mcfs_slice(key.data, key.len);
-    struct index_stripe *stripe = index_stripe(s, k);
-    {
-        MCFS_LOCK_SCOPE(&stripe->lock);
-        if (index_find(stripe, k, o->version))
-            return 0; /* stored already */
+    struct pending_put pending = {.key = mcfs_slice(key.data, key.len), .version = o->version};
+    struct index_stripe *stripe = index_stripe(s, pending.key);
+    if (!index_begin_put(stripe, &pending)) {
+        if (staging_of(item))
+            unlink(item->staging_path); /* it counts as consumed */
+        return 0;
     }
-    struct entry *e = entry_new(k);
+    struct entry *e = entry_new(pending.key);
     if (!e)
-        return mcfs_fail_errno(err, ENOMEM, "index");
-    e->version = o->version;
-    e->size = o->size;
-    e->attr = o->attr;
-    e->crc32c = o->crc32c;
-    e->has_crc = o->has_crc;
-    e->data_type = o->data_type;
-    if (store_object(s, e, item, err)) {
+        mcfs_fail_errno(err, ENOMEM, "index");
+    if (!e || put_object(s, e, item, err)) {
+        index_end_put(s, stripe, &pending, NULL);
         entry_free(e);
         return -1;
     }
-    {
-        MCFS_LOCK_SCOPE(&stripe->lock);
-        if (index_add(s, stripe, e) == 0) {
-            atomic_fetch_add(&s->puts, 1);
-            return 0;
+    if (index_end_put(s, stripe, &pending, e)) {
+        {
+            MCFS_LOCK_SCOPE(&e->bucket->lock);
+            bucket_log_delete(s, e, NULL);
+            entry_kill(s, e);
         }
+        entry_reclaim(s, e);
+        return mcfs_fail_errno(err, ENOMEM, "index");
     }
-    entry_reclaim(s, e);
-    return mcfs_fail_errno(err, ENOMEM, "index");
+    atomic_fetch_add_explicit(&s->puts, 1, memory_order_relaxed);
+    return 0;
 }
 
 size_t store_put(struct mcfs_backend *b, struct mcfs_backend_put *items, size_t n)

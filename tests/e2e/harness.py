@@ -28,6 +28,20 @@ def wait_until(condition, seconds=20, what="condition"):
     raise AssertionError(f"{what} did not come true")
 
 
+def freeze(pid):
+    """SIGSTOP; returns once every thread stands still, which takes a while on a busy machine."""
+    os.kill(pid, signal.SIGSTOP)
+
+    def still():
+        for tid in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{tid}/stat") as f:
+                if f.read().rsplit(")", 1)[1].split()[0] != "T":
+                    return False
+        return True
+
+    wait_until(still, what=f"stop of {pid}")
+
+
 def alive(pid):
     try:
         with open(f"/proc/{pid}/stat") as f:

@@ -7,7 +7,7 @@ import subprocess
 import time
 
 import pytest
-from harness import Master, Mount, Rpc, run, wait_until
+from harness import Master, Mount, Rpc, freeze, run, wait_until
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def test_interrupted_wait_returns(pair):
     """Ctrl-C ends a read that waits for the master."""
     master, a, _ = pair
     write(a.key("f"), b"data")
-    os.kill(master.process.pid, signal.SIGSTOP)
+    freeze(master.process.pid)
     try:
         p = subprocess.Popen(["cat", a.key("other")], stderr=subprocess.PIPE)
         time.sleep(0.5)
@@ -109,7 +109,7 @@ def test_lease_of_a_dead_mount_is_waited_out(world):
     write(a.key("f"), b"old")
     assert read(b.key("f")) == b"old"
     pid = b.pid()
-    os.kill(pid, signal.SIGSTOP)
+    freeze(pid)
     try:
         write(a.key("f"), b"new")
         assert read(a.key("f")) == b"new"

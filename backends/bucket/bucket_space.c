@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Room in the tier.  A put claims its bytes before it writes them; a bucket gives back what it
+ * holds no more by punching holes over whole blocks that no entry needs.
+ */
+#include "backends/bucket/bucket.h"
+
+#include "common/cleanup.h"
+#include "common/log.h"
+
+#include <fcntl.h>
+#include <inttypes.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+
+#define BLOCK 4096ull
+#define DISK_RESERVE (16ull << 20) /* bytes left free for logs and metas */
+
+static bool claim(struct store *s, uint64_t bytes)
+{
+    uint64_t limit = s->config.capacity_bytes, used = atomic_load(&s->used_bytes);
+    do {
+        if (limit && (bytes > limit || used > limit - bytes))
+            return false;
+    } while (!atomic_compare_exchange_weak(&s->used_bytes, &used, used + bytes));
+    return true;
+}
+
+static bool disk_has_room(struct store *s, uint64_t bytes)
+{
+    struct statvfs v;
+    if (bytes < DISK_RESERVE || fstatvfs(s->dir_fd, &v))
+        return true; /* a write will tell */
+    uint64_t free_bytes = (uint64_t)v.f_bavail * v.f_frsize;
+    return free_bytes >= DISK_RESERVE && bytes <= free_bytes - DISK_RESERVE;
+}
+
+int space_claim(struct store *s, uint64_t bytes, struct mcfs_error *err)
+{
+    for (int round = 0;; round++) {
+        bool room = disk_has_room(s, bytes);
+        if (room && claim(s, bytes))
+            return 0;
+        uint64_t used = atomic_load(&s->used_bytes);
+        /* Removed objects give their room back with a flush; now it is worth waiting for. */
+        if (round == 0 && used > atomic_load(&s->live_bytes) && store_flush(s, NULL) == 0)
+            continue;
+        if (!room)
+            return mcfs_fail(err, MCFS_NO_AVAILABLE_HANDLE, "%s: the disk is full", s->dir);
+        return mcfs_fail(err, MCFS_NO_AVAILABLE_HANDLE,
+                         "%s: the tier is full (%" PRIu64 " of %" PRIu64 " bytes used)", s->dir,
+                         used, s->config.capacity_bytes);
+    }
+}
+
+void space_return(struct store *s, uint64_t bytes)
+{
+    atomic_fetch_sub(&s->used_bytes, bytes);
+}
+
+static int by_start(const void *a, const void *b)
+{
+    uint64_t x = ((const struct range *)a)->from, y = ((const struct range *)b)->from;
+    return (x > y) - (x < y);
+}
+
+struct range *bucket_gaps(const struct bucket *b, size_t *n)
+{
+    *n = 0;
+    /* A writer's place is reserved and in no entry yet. */
+    if (b->keep_gaps || b->writers || b->removed)
+        return NULL;
+    struct range *r = malloc(((size_t)b->objects + 1) * 2 * sizeof(*r));
+    if (!r)
+        return NULL;
+    struct range *gaps = r + b->objects + 1;
+    size_t count = 0;
+    for (const struct entry *e = b->entries; e; e = e->after)
+        r[count++] = (struct range){entry_start(e), e->offset + e->size};
+    qsort(r, count, sizeof(*r), by_start);
+    r[count++] = (struct range){b->data_end, b->data_end};
+    uint64_t at = 0;
+    for (size_t i = 0; i < count; i++) {
+        uint64_t from = (at + BLOCK - 1) & ~(BLOCK - 1), to = r[i].from & ~(BLOCK - 1);
+        if (from < to)
+            gaps[(*n)++] = (struct range){from, to};
+        at = MCFS_MAX(at, r[i].to);
+    }
+    memmove(r, gaps, *n * sizeof(*r));
+    return r;
+}
+
+void bucket_punch(struct store *s, struct bucket *b, const struct range *gaps, size_t n)
+{
+    struct stat st;
+    MCFS_LOCK_SCOPE(&b->lock);
+    if (b->removed || n == 0 || bucket_hold_data(s, b, NULL))
+        return;
+    for (size_t i = 0; i < n; i++) {
+        if (fallocate(b->data_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)gaps[i].from,
+                      (off_t)(gaps[i].to - gaps[i].from)) == 0)
+            continue;
+        if (errno != EOPNOTSUPP && errno != ENOSYS)
+            mcfs_warning("bucket %" PRIu64 ": space cannot be given back: %s", b->id,
+                         strerror(errno));
+        break;
+    }
+    if (fstat(b->data_fd, &st) == 0) {
+        uint64_t used = MCFS_MAX((uint64_t)st.st_blocks * 512, b->live_bytes);
+        if (used < b->used_bytes) {
+            space_return(s, b->used_bytes - used);
+            b->used_bytes = used;
+        }
+    }
+    bucket_release_data(b);
+}
