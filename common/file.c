@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <time.h>
 
 ssize_t mcfs_pread_full(int fd, void *buf, size_t len, uint64_t off)
 {
@@ -203,6 +204,19 @@ int mcfs_make_dirs(const char *path, mode_t mode, struct mcfs_error *err)
     return 0;
 }
 
+/* A killed owner's last threads hold its lock for a moment after it looks dead. */
+static int lock_soon(int fd)
+{
+    struct timespec pause = {.tv_nsec = 10000000};
+    for (int tries = 100;; tries--) {
+        if (flock(fd, LOCK_EX | LOCK_NB) == 0)
+            return 0;
+        if (errno != EWOULDBLOCK || tries == 0)
+            return -1;
+        nanosleep(&pause, NULL);
+    }
+}
+
 int mcfs_own_dir(const char *dir, struct mcfs_error *err)
 {
     char path[PATH_MAX], pid[32] = "";
@@ -211,7 +225,7 @@ int mcfs_own_dir(const char *dir, struct mcfs_error *err)
     _cleanup_fd_ int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
     if (fd < 0)
         return mcfs_fail_errno(err, errno, "%s", path);
-    if (flock(fd, LOCK_EX | LOCK_NB)) {
+    if (lock_soon(fd)) {
         if (errno != EWOULDBLOCK)
             return mcfs_fail_errno(err, errno, "%s", path);
         ssize_t n = mcfs_pread_full(fd, pid, sizeof(pid) - 1, 0);
