@@ -216,6 +216,7 @@ static void usage(FILE *to)
     fprintf(to, "usage: mooncakefsctl [OPTION...] COMMAND [WORD...]\n\ncommands:\n");
     for (size_t i = 0; i < MCFS_ARRAY_SIZE(commands); i++)
         fprintf(to, "  %-10s %-14s %s\n", commands[i].name, commands[i].words, commands[i].help);
+    fprintf(to, "  %-10s %-14s %s\n", "bench", "NAME ...", "benchmarks, JSON result last");
     fprintf(to, "\noptions, with -- before them:\n");
     mcfs_flags_help(flags, to);
 }
@@ -226,6 +227,8 @@ int main(int argc, char **argv)
     struct ctl c = {0};
     struct mcfs_error err = MCFS_ERROR_INIT;
     signal(SIGPIPE, SIG_DFL);
+    if (argc > 1 && strcmp(argv[1], "bench") == 0)
+        return ctl_bench(argc - 2, argv + 2);
     for (int i = 1; i < argc; i++)
         if (strcmp(argv[i], "-h") == 0)
             argv[i] = help;

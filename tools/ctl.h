@@ -64,4 +64,7 @@ int ctl_pin(struct ctl *c, int argc, char **argv, struct mcfs_error *err);
 int ctl_unpin(struct ctl *c, int argc, char **argv, struct mcfs_error *err);
 int ctl_snapshot(struct ctl *c, int argc, char **argv, struct mcfs_error *err);
 
+/* Runs a benchmark in this process's place; its words are its own.  Returns only on failure. */
+int ctl_bench(int argc, char **argv);
+
 #endif

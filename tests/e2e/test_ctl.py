@@ -3,6 +3,8 @@
 import json
 import os
 
+import pytest
+
 from harness import CTL, Mount, run
 
 
@@ -65,3 +67,31 @@ def test_wrong_usage(mount):
     assert r.returncode == 2 and b"did you mean 'json'" in r.stderr
     r = run(CTL, "--master", "unix:/nowhere", "--timeout=200ms", "status", check=False)
     assert r.returncode == 1 and b"/nowhere" in r.stderr
+
+
+@pytest.mark.parametrize("name", ["master", "mount", "backend"])
+def test_bench_explains_itself(name):
+    """Each benchmark that is offered is there."""
+    r = run(CTL, "bench", name, "--help")
+    assert b"rounds" in r.stdout
+
+
+def test_bench_master_measures_a_small_directory(world):
+    r = run(CTL, "bench", "master", "--keys=2000", "--rounds=1", "--round_time=100ms", "--dir=" + world.path())
+    result = json.loads(r.stdout.decode().strip().splitlines()[-1])
+    assert result["keys"] == 2000 and result["in_process"]["keys"] == 2000
+    for figure in ("puts_per_s", "lookups_per_s", "batched_lookups_per_s", "checkpoint_s", "bytes_per_object"):
+        assert result[figure] > 0
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the page cache is dropped by root alone")
+def test_bench_backend_measures_recovery(world):
+    r = run(CTL, "bench", "backend", "--objects=2", "--object_size=64K", "--rounds=1", "--recover=1000",
+            "--dir=" + world.path())
+    result = json.loads(r.stdout.decode().strip().splitlines()[-1])
+    assert result["index_file_bytes"] > 1000 * 16
+
+
+def test_bench_of_nothing_lists_what_there_is():
+    r = run(CTL, "bench", "weather", check=False)
+    assert r.returncode == 2 and b"backend" in r.stderr

@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures a mount beside ext4 and libfuse's passthrough_ll, in turn, and prints medians; one JSON object last.
 
-    tools/bench/bench_mount.py BUILD [--dir DIR] [--rounds N] [--list N]
+    mooncakefsctl bench mount [--dir DIR] [--rounds N] [--names N] [GROUP ...]
 
-DIR (default /var/tmp) lies on the file system to compare with. Needs root, gcc and libfuse3-dev."""
+DIR (default /var/tmp) lies on the file system to compare with. Needs root; the rows beside passthrough_ll need gcc and
+libfuse3-dev."""
 import argparse
 import gzip
 import json
@@ -16,7 +17,9 @@ import sys
 import tempfile
 import time
 
+HERE = os.path.dirname(os.path.abspath(__file__))
 EXAMPLE = "/usr/share/doc/libfuse3-dev/examples/passthrough_ll.c"
+SMALL = 4000  # objects of 64 KiB
 
 
 def drop_names():
@@ -25,9 +28,27 @@ def drop_names():
         f.write("2")
 
 
+def fresh(directory):
+    shutil.rmtree(directory, ignore_errors=True)
+    os.makedirs(directory)
+    return directory
+
+
+def warm(directory):
+    """Brings the large files of a folder into the page cache."""
+    for f in os.listdir(directory):
+        path = os.path.join(directory, f)
+        if os.path.isfile(path) and os.path.getsize(path) >= 1 << 30:
+            with open(path, "rb") as h:
+                while h.read(1 << 20):
+                    pass
+
+
 class Bench:
-    def __init__(self, build, base, rounds):
-        self.build, self.rounds = build, rounds
+    def __init__(self, base, rounds, names):
+        self.rounds, self.names = rounds, names
+        built = os.path.join(HERE, "../fs/mooncakefs")
+        self.program = built if os.path.exists(built) else "mooncakefs"
         self.dir = tempfile.mkdtemp(prefix="mcfs-bench-", dir=base)
         self.native = os.path.join(self.dir, "native")
         self.mnt = os.path.join(self.dir, "mnt")
@@ -38,33 +59,39 @@ class Bench:
         self.results = {}
 
     def ops(self, op, directory, count, size):
-        return float(subprocess.run([os.path.join(self.build, "tools/fileops"), op, directory,
-                                     str(count), str(size)], check=True,
-                                    stdout=subprocess.PIPE).stdout)
+        return float(subprocess.run([os.path.join(HERE, "fileops"), op, directory, str(count), str(size)],
+                                    check=True, stdout=subprocess.PIPE).stdout)
 
     def mount(self, *options):
-        subprocess.run([os.path.join(self.build, "fs/mooncakefs"), "local:" + self.state, self.mnt,
-                        "-o", ",".join(("attr_timeout=1h",) + options)], check=True)
+        subprocess.run([self.program, "local:" + self.state, self.mnt, "-o",
+                        ",".join(("attr_timeout=1h",) + options)], check=True)
 
-    def umount(self, path=None):
-        pid = int(open(os.path.join(self.state, "lock")).read())
+    def umount(self, path=None, state=None):
+        pid = int(open(os.path.join(state or self.state, "lock")).read())
         subprocess.run(["umount", path or self.mnt], check=True)
-        while path is None and os.path.exists(f"/proc/{pid}"):
+        while os.path.exists(f"/proc/{pid}"):
             time.sleep(0.01)
 
-    def passthrough(self):
+    def mount_ll(self):
+        program = os.path.join(self.dir, "passthrough_ll")
+        if not os.path.exists(program):
+            self.compile_ll(program)
+        subprocess.run([program, "-o", f"source={self.native},cache=always", self.ll], check=True)
+
+    def umount_ll(self):
+        subprocess.run(["umount", self.ll], check=True)
+
+    def compile_ll(self, program):
         source = EXAMPLE if os.path.exists(EXAMPLE) else EXAMPLE + ".gz"
         code = (gzip.open if source.endswith(".gz") else open)(source, "rt").read()
-        c = os.path.join(self.dir, "passthrough_ll.c")
-        open(c, "w").write(code)
+        open(program + ".c", "w").write(code)
         for f in os.listdir(os.path.dirname(EXAMPLE)):
             if f.endswith(".h"):
                 shutil.copy(os.path.join(os.path.dirname(EXAMPLE), f), self.dir)
         flags = subprocess.run(["pkg-config", "--cflags", "--libs", "fuse3"], check=True,
                                stdout=subprocess.PIPE, text=True).stdout.split()
-        subprocess.run(["gcc", "-O2", "-D_GNU_SOURCE", c, "-o", c[:-2]] + flags, check=True,
+        subprocess.run(["gcc", "-O2", "-D_GNU_SOURCE", program + ".c", "-o", program] + flags, check=True,
                        stderr=subprocess.DEVNULL)
-        subprocess.run([c[:-2], "-o", f"source={self.native},cache=always", self.ll], check=True)
 
     def row(self, name, ours, other, must):
         """Runs both in turn; higher ratio is better: other's time over ours."""
@@ -78,132 +105,155 @@ class Bench:
         print(f"{name:58} ours {statistics.median(a):8.4f} s  other {statistics.median(b):8.4f} s  "
               f"ratio {ratio:6.3f}  must {must}", flush=True)
 
+    # What is measured, by group; each leaves the folders as it found them.
 
-def main():
-    p = argparse.ArgumentParser()
-    p.add_argument("build")
-    p.add_argument("--dir", default="/var/tmp")
-    p.add_argument("--rounds", type=int, default=5)
-    p.add_argument("--list", type=int, default=1000000)
-    a = p.parse_args()
-    b = Bench(a.build, a.dir, a.rounds)
-    keys = lambda *n: os.path.join(b.mnt, "keys", *n)
-    native = lambda *n: os.path.join(b.native, *n)
-    try:
-        b.mount()
-        b.passthrough()
+    def keys(self, *n):
+        return os.path.join(self.mnt, "keys", *n)
 
-        def fresh(directory):
-            shutil.rmtree(directory, ignore_errors=True)
-            os.makedirs(directory)
-            return directory
+    def its(self, *n):
+        return os.path.join(self.native, *n)
 
-        # Large objects.
-        for top in (keys("big"), native("big")):
-            b.ops("write", fresh(top), 1, 1 << 30)
+    def small(self, op, top):
+        """One pass over the small objects, with nothing of ours or theirs cached."""
+        def go():
+            if top == self.mnt:
+                self.umount()
+                self.mount()
+            else:
+                self.umount_ll()
+                self.mount_ll()
+            return self.ops(op, self.keys("small") if top == self.mnt else self.ll + "/small", SMALL, 65536)
+        return go
+
+    def large(self):
+        for top in (self.keys("big"), self.its("big")):
+            self.ops("write", fresh(top), 1, 1 << 30)
 
         def first_read(path):
             def go():
-                warm = native("big") if path == native("big") else \
-                    os.path.join(b.state, "backend")
-                for f in os.listdir(warm):
-                    full = os.path.join(warm, f)
-                    if os.path.isfile(full) and os.path.getsize(full) >= 1 << 30:
-                        with open(full, "rb") as h:
-                            while h.read(1 << 20):
-                                pass
-                return b.ops("read", path, 1, 1 << 30)
+                ours = path == self.keys("big")
+                if ours:
+                    self.umount()
+                    self.mount()
+                warm(os.path.join(self.state, "backend") if ours else path)
+                return self.ops("read", path, 1, 1 << 30)
             return go
 
-        def cold(path):
-            run = first_read(path)
+        self.row("read 1 GiB, first read", first_read(self.keys("big")), first_read(self.its("big")), 0.85)
+        self.row("read 1 GiB, again", lambda: self.ops("read", self.keys("big"), 1, 1 << 30),
+                 lambda: self.ops("read", self.its("big"), 1, 1 << 30), 0.9)
+        for d in (self.keys("big"), self.its("big")):
+            shutil.rmtree(d)
 
-            def go():
-                b.umount()
-                b.mount()
-                return run()
-            return go
-
-        b.row("read 1 GiB, first read", cold(keys("big")), first_read(native("big")), 0.85)
-        b.row("read 1 GiB, again", lambda: b.ops("read", keys("big"), 1, 1 << 30),
-              lambda: b.ops("read", native("big"), 1, 1 << 30), 0.9)
-
+    def write(self):
         def write_big(directory):
-            return lambda: b.ops("write-sync", fresh(directory), 1, 1 << 30)
-        b.row("write 1 GiB, close, fsync", write_big(keys("w")), write_big(native("w")), 0.5)
-        for d in (keys("w"), native("w"), keys("big"), native("big")):
+            return lambda: self.ops("write-sync", fresh(directory), 1, 1 << 30)
+        self.row("write 1 GiB, close, fsync", write_big(self.keys("w")), write_big(self.its("w")), 0.5)
+        for d in (self.keys("w"), self.its("w")):
             shutil.rmtree(d)
 
-        # Small objects.
-        n = 4000
-        for top in (keys("small"), native("small")):
-            b.ops("write", fresh(top), n, 65536)
+    def objects(self):
+        self.mount_ll()
+        for top in (self.keys("small"), self.its("small")):
+            self.ops("write", fresh(top), SMALL, 65536)
+        again = lambda top: lambda: self.ops("read", os.path.join(top, "small"), SMALL, 65536)
+        self.row("read 64 KiB objects, first (vs passthrough_ll)", self.small("read", self.mnt),
+                 self.small("read", self.ll), 1.2)
+        self.row("read 64 KiB objects, again (vs passthrough_ll)", again(self.keys()), again(self.ll), 1.3)
+        self.row("stat, entry not cached (vs passthrough_ll)", self.small("stat", self.mnt),
+                 self.small("stat", self.ll), 1.0)
+        self.umount()
+        self.mount("ro")
+        again(self.keys())()
+        self.row("read-only mount, read 64 KiB objects again", again(self.keys()), again(self.native), 0.6)
+        self.umount()
+        self.mount()
+        self.umount_ll()
+        for d in (self.keys("small"), self.its("small")):
+            shutil.rmtree(d)
 
-        def first(directory, op, size=65536):
+    def create(self):
+        run = lambda directory: lambda: self.ops("write", fresh(directory), 20000, 65536)
+        self.row("create 20,000 objects of 64 KiB, then sync", run(self.keys("c")), run(self.its("c")), 0.3)
+        for d in (self.keys("c"), self.its("c")):
+            shutil.rmtree(d)
+
+    def publish(self):
+        run = lambda directory: lambda: self.ops("publish", fresh(directory), 100, 4 << 20)
+        self.row("tmp + rename of 4 MiB objects", run(self.keys("p")), run(self.its("p")), 0.5)
+        for d in (self.keys("p"), self.its("p")):
+            shutil.rmtree(d)
+
+    def readers(self):
+        for top in (self.keys("r"), self.its("r")):
+            self.ops("write", fresh(top), 8, 4 << 20)
+        run = lambda directory: lambda: self.ops("threads", directory, 8, 4 << 20)
+        self.row("8 readers on distinct 4 MiB objects", run(self.keys("r")), run(self.its("r")), 0.8)
+        for d in (self.keys("r"), self.its("r")):
+            shutil.rmtree(d)
+
+    def listing(self):
+        n = self.names
+        for top in (self.keys("l"), self.its("l")):
+            self.ops("write", fresh(top), n, 0)
+
+        def run(directory, op):
             def go():
-                if directory.startswith(b.mnt):
-                    b.umount()
-                    b.mount()
-                elif directory.startswith(b.ll):
-                    subprocess.run(["umount", b.ll], check=True)
-                    subprocess.run([os.path.join(b.dir, "passthrough_ll"), "-o",
-                                    f"source={b.native},cache=always", b.ll], check=True)
-                return b.ops(op, directory, n, size)
+                drop_names()
+                return self.ops(op, directory, n, 0)
             return go
-
-        b.row("read 64 KiB objects, first (vs passthrough_ll)", first(keys("small"), "read"),
-              first(os.path.join(b.ll, "small"), "read"), 1.2)
-        b.row("read 64 KiB objects, again (vs passthrough_ll)",
-              lambda: b.ops("read", keys("small"), n, 65536),
-              lambda: b.ops("read", os.path.join(b.ll, "small"), n, 65536), 1.3)
-        b.row("stat, entry not cached (vs passthrough_ll)", first(keys("small"), "stat"),
-              first(os.path.join(b.ll, "small"), "stat"), 1.0)
-        b.umount()
-        b.mount("ro")
-        b.ops("read", keys("small"), n, 65536)
-        b.row("read-only mount, read 64 KiB objects again",
-              lambda: b.ops("read", keys("small"), n, 65536),
-              lambda: b.ops("read", native("small"), n, 65536), 0.6)
-        b.umount()
-        b.mount()
-
-        def create(directory):
-            return lambda: b.ops("write", fresh(directory), 20000, 65536)
-        b.row("create 20,000 objects of 64 KiB, then sync", create(keys("c")), create(native("c")),
-              0.3)
-
-        def publish(directory):
-            return lambda: b.ops("publish", fresh(directory), 100, 4 << 20)
-        b.row("tmp + rename of 4 MiB objects", publish(keys("p")), publish(native("p")), 0.5)
-        b.row("8 readers on distinct 4 MiB objects",
-              lambda: b.ops("threads", keys("p"), 8, 4 << 20),
-              lambda: b.ops("threads", native("p"), 8, 4 << 20), 0.8)
-        for d in (keys("c"), native("c"), keys("p"), native("p"), keys("small"), native("small")):
-            shutil.rmtree(d)
-
-        # Listing and start.
-        if a.list:
-            for top in (keys("l"), native("l")):
-                b.ops("write", fresh(top), a.list, 0)
-
-            def listing(directory, op):
-                def go():
-                    drop_names()
-                    return b.ops(op, directory, a.list, 0)
-                return go
-            b.row(f"list {a.list} names", listing(keys("l"), "list"),
-                  listing(native("l"), "list"), 0.8)
-            b.row(f"list {a.list} names with attributes", listing(keys("l"), "list-stat"),
-                  listing(native("l"), "list-stat"), 0.5)
-            b.umount()
+        self.row(f"list {n} names", run(self.keys("l"), "list"), run(self.its("l"), "list"), 0.8)
+        self.row(f"list {n} names with attributes", run(self.keys("l"), "list-stat"),
+                 run(self.its("l"), "list-stat"), 0.5)
+        took = []
+        for _ in range(self.rounds):
+            self.umount()
             began = time.monotonic()
-            b.mount()
-            took = time.monotonic() - began
-            b.results["mount ready, s per million keys"] = {"ours_s": took * 1e6 / a.list, "must": 1}
-            print(f"mount ready with {a.list} keys: {took:.3f} s")
+            self.mount()
+            took.append(time.monotonic() - began)
+        seconds = statistics.median(took)
+        self.results["mount ready, s per million keys"] = {"ours_s": seconds * 1e6 / n, "must": 1}
+        print(f"mount ready with {n} keys: {seconds:.3f} s, {seconds * 1e6 / n:.3f} s per million  must 1")
+
+    def remote(self):
+        """Another node of the same master reads what this one stores."""
+        other, state = os.path.join(self.dir, "mnt2"), os.path.join(self.dir, "state2")
+        os.makedirs(other)
+        self.ops("write", fresh(self.keys("far")), 64, 4 << 20)
+        mount = [self.program, "unix:" + os.path.join(self.state, "master.sock"),
+                 other, "-o", "storage_path=" + state]
+
+        def go():
+            subprocess.run(mount, check=True)
+            try:
+                return self.ops("read", os.path.join(other, "keys/far"), 64, 4 << 20)
+            finally:
+                self.umount(other, state)
+        self.row("remote read of 4 MiB objects (vs a TCP stream)", go, lambda: self.ops("tcp", "-", 64, 4 << 20), 0.7)
+        shutil.rmtree(self.keys("far"))
+
+
+GROUPS = ("large", "write", "objects", "create", "publish", "readers", "remote", "listing")
+
+
+def main():
+    p = argparse.ArgumentParser(prog="mooncakefsctl bench mount")
+    p.add_argument("--dir", default="/var/tmp", help="folder on the file system to compare with")
+    p.add_argument("--rounds", type=int, default=5)
+    p.add_argument("--names", type=int, default=1000000, help="keys in the folder that is listed")
+    p.add_argument("groups", nargs="*", metavar="GROUP", help="any of " + ", ".join(GROUPS) + "; default all")
+    a = p.parse_args()
+    for g in a.groups:
+        if g not in GROUPS:
+            p.error(f"no group {g!r}: there are " + ", ".join(GROUPS))
+    b = Bench(a.dir, a.rounds, a.names)
+    try:
+        b.mount()
+        for g in a.groups or GROUPS:
+            getattr(b, g)()
     finally:
-        subprocess.run(["umount", "-l", b.ll], stderr=subprocess.DEVNULL)
-        subprocess.run(["umount", "-l", b.mnt], stderr=subprocess.DEVNULL)
+        for m in ("ll", "mnt2", "mnt"):
+            subprocess.run(["umount", "-l", os.path.join(b.dir, m)], stderr=subprocess.DEVNULL)
         shutil.rmtree(b.dir, ignore_errors=True)
     print(json.dumps(b.results))
 

@@ -3,6 +3,7 @@
  * else. */
 #include "common/clock.h"
 
+#include <arpa/inet.h>
 #include <dirent.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -10,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define BUFFER (128u << 10)
@@ -61,6 +63,40 @@ static void *read_thread(void *arg)
     return NULL;
 }
 
+/* What a plain TCP stream over loopback takes for as many bytes, in pieces of 1 MiB. */
+static void stream(uint64_t bytes)
+{
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    socklen_t len = sizeof(a);
+    int listener = socket(AF_INET, SOCK_STREAM, 0), out = socket(AF_INET, SOCK_STREAM, 0);
+    if (bind(listener, (struct sockaddr *)&a, sizeof(a)) || listen(listener, 1) ||
+        getsockname(listener, (struct sockaddr *)&a, &len))
+        die("listen");
+    pid_t pid = fork();
+    if (pid == 0) {
+        if (connect(out, (struct sockaddr *)&a, sizeof(a)))
+            _exit(1);
+        for (uint64_t done = 0; done < bytes;) {
+            size_t n = bytes - done < sizeof(buffer) ? (size_t)(bytes - done) : sizeof(buffer);
+            ssize_t sent = write(out, buffer, n);
+            if (sent <= 0)
+                _exit(1);
+            done += (uint64_t)sent;
+        }
+        _exit(0);
+    }
+    int in = accept(listener, NULL, NULL);
+    uint64_t got = 0;
+    for (ssize_t n; got < bytes && (n = read(in, buffer, sizeof(buffer))) > 0;)
+        got += (uint64_t)n;
+    waitpid(pid, NULL, 0);
+    if (got != bytes)
+        die("stream");
+    close(in);
+    close(out);
+    close(listener);
+}
+
 /* fileops OPERATION DIR COUNT SIZE: works on DIR/f<0..COUNT-1>. */
 int main(int argc, char **argv)
 {
@@ -85,6 +121,8 @@ int main(int argc, char **argv)
         }
         if (n != count)
             return 1;
+    } else if (strcmp(op, "tcp") == 0) {
+        stream((uint64_t)count * size);
     } else if (strcmp(op, "threads") == 0) {
         pthread_t threads[64];
         static char names[64][4096];
@@ -98,7 +136,7 @@ int main(int argc, char **argv)
         for (int i = 0; i < count; i++) {
             snprintf(path, sizeof(path), "%s/f%d", dir, i);
             if (strcmp(op, "read") == 0) {
-                read_file(path, size < BUFFER ? BUFFER : BUFFER);
+                read_file(path, BUFFER);
             } else if (strcmp(op, "stat") == 0) {
                 if (stat(path, &st))
                     die(path);

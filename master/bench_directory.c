@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Measures the directory in process: memory per key, puts, look-ups one at a time and in batches,
- * fork, checkpoint and restore; prints one JSON object last.   bench_master KEYS [DIR]
+ * fork, checkpoint and restore; prints one JSON object last.   bench-directory KEYS [DIR]
  */
 #include "common/cleanup.h"
 #include "common/clock.h"
