@@ -7,7 +7,7 @@
 
 #include <inttypes.h>
 
-#define CHUNK (1u << 20)
+#define CHUNK (128u << 10) /* fits the processor's cache */
 
 int64_t value_read(const struct value_place *v, void *buf, size_t len, uint64_t off,
                    struct mcfs_error *err)

@@ -20,6 +20,7 @@
 #include "fs/local_dirs.h"
 #include "fs/node/node.h"
 #include "fs/options.h"
+#include "fs/passthrough.h"
 #include "fs/temp_names.h"
 
 #include <stdatomic.h>
@@ -28,6 +29,7 @@ struct fs {
     struct mount_options *options;
     struct node *node;
     struct fuse_session *session;
+    struct passthrough passthrough;
     struct inode_table *inodes;
     struct local_dirs *dirs;
     struct temp_names *temps;
@@ -49,7 +51,7 @@ struct fs {
     int64_t started_ns;
     struct fs_counters {
         _Atomic uint64_t lookups, opens, reads, read_bytes, writes, write_bytes, commits,
-            commit_bytes, unlinks, renames, readdirs, recalls, errors;
+            commit_bytes, unlinks, renames, readdirs, recalls, errors, passthrough_opens, pushes;
     } counters;
 };
 
@@ -152,6 +154,9 @@ void fs_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name);
 
 /* statfs.c */
 void fs_statfs(fuse_req_t req, fuse_ino_t ino);
+
+/* push.c: an object's bytes into the kernel's page cache before anybody asks for them. */
+void fs_push(struct fs *fs, struct inode *inode, const void *data, size_t len);
 
 /* invalidate.c: the mount's part in recalls. */
 void fs_recall(void *arg, struct mcfs_slice tenant, struct mcfs_slice key, uint64_t version);

@@ -15,6 +15,8 @@ struct handle {
     bool staged; /* counts in the inode's `opens`; reads and writes go to its staging */
     bool writable;
     bool direct;      /* reads another version than the inode's */
+    bool passing;     /* counts in the inode's passing_opens, */
+    bool cached;      /* or in its cached_opens */
     int pid;          /* thread that opened it */
     atomic_uint uses; /* requests answered: orders them before the release, as the kernel alone does
                          otherwise */

@@ -59,6 +59,12 @@ struct inode {
     int64_t atime_ns;
     atomic_bool gone; /* unlinked or replaced while in use */
 
+    /* How its open files get their bytes: from a backing file or through the page cache, never
+     * both. */
+    int backing_id; /* 0: none */
+    uint32_t passing_opens, cached_opens;
+    bool pushed; /* into the page cache, at its first open */
+
     /* WRITER and TEMP */
     struct staging *staging;
     int pid;             /* thread that opened it */

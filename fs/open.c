@@ -7,6 +7,7 @@
 #include "fs/namespace.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static struct handle *handle_new(struct fs *fs, struct inode *inode, int pid,
@@ -23,9 +24,81 @@ static struct handle *handle_new(struct fs *fs, struct inode *inode, int pid,
     return h;
 }
 
+/* ---- where an open file's bytes come from ---- */
+
+#define PUSH_MAX (128u << 10) /* bytes of an object that are sent along with its open */
+
+/* The backing id of a file that is the object, if the kernel can read it by itself; 0 otherwise.
+ * The caller holds the inode's lock. */
+static int backing_of(struct fs *fs, struct inode *inode, struct replica_reader *reader)
+{
+    uint64_t offset, length;
+    struct stat st;
+    if (inode->passing_opens)
+        return inode->backing_id;
+    if (!atomic_load_explicit(&fs->passthrough.on, memory_order_relaxed) || inode->cached_opens)
+        return 0;
+    int fd = node_reader_fd(reader, &offset, &length);
+    if (fd < 0 || offset || length <= PUSH_MAX || fstat(fd, &st) || (uint64_t)st.st_size != length)
+        return 0;
+    int id = passthrough_backing_open(fuse_session_fd(fs->session), fd);
+    inode->backing_id = id > 0 ? id : 0;
+    return inode->backing_id;
+}
+
+/* Decides how the handle reads, and counts it.  Returns the backing id or 0. */
+static int attach(struct fs *fs, struct handle *h)
+{
+    struct inode *inode = h->inode;
+    if (h->direct || (inode->kind != INODE_FILE && !h->staged))
+        return 0;
+    MCFS_LOCK_SCOPE(&inode->lock);
+    int id = h->reader ? backing_of(fs, inode, h->reader) : 0;
+    h->passing = id > 0;
+    h->cached = !h->passing;
+    inode->passing_opens += h->passing;
+    inode->cached_opens += h->cached;
+    return id;
+}
+
+static void detach(struct fs *fs, struct handle *h)
+{
+    struct inode *inode = h->inode;
+    if (!h->passing && !h->cached)
+        return;
+    MCFS_LOCK_SCOPE(&inode->lock);
+    inode->passing_opens -= h->passing;
+    inode->cached_opens -= h->cached;
+    if (h->passing && !inode->passing_opens) {
+        passthrough_backing_close(fuse_session_fd(fs->session), inode->backing_id);
+        inode->backing_id = 0;
+    }
+}
+
+/* Sends a small object's bytes before its first open is answered: that saves the READ. */
+static void push_small(struct fs *fs, struct handle *h)
+{
+    struct inode *inode = h->inode;
+    struct mcfs_error err = MCFS_ERROR_INIT;
+    uint64_t size;
+    {
+        MCFS_LOCK_SCOPE(&inode->lock);
+        size = inode->size;
+        if (!h->cached || !h->reader || inode->pushed || size == 0 || size > PUSH_MAX)
+            return;
+        inode->pushed = true;
+    }
+    uint64_t offset, length;
+    char *buf = worker_buffer(PUSH_MAX);
+    if (buf && node_reader_fd(h->reader, &offset, &length) >= 0 && length == size &&
+        node_reader_read(h->reader, buf, size, 0, NULL, &err) == (int64_t)size)
+        fs_push(fs, inode, buf, size);
+}
+
 static void handle_free(struct fs *fs, struct handle *h)
 {
     (void)atomic_load_explicit(&h->uses, memory_order_acquire);
+    detach(fs, h);
     node_reader_close(h->reader);
     free(h->content);
     inode_unref(fs->inodes, h->inode);
@@ -38,6 +111,11 @@ static int open_reader(struct fs *fs, struct handle *h, const struct mcfs_cancel
 {
     struct inode *inode = h->inode;
     struct mcfs_master_object object;
+    /* The lease says that the version is current: no need to ask. */
+    if (inode->lease_until_ms > mcfs_mono_ms() &&
+        (h->reader = node_reader_open_stored(fs->node, inode_tenant(inode), inode_key(inode),
+                                             inode->version, NULL)))
+        return 0;
     struct replica_reader *r =
         node_open(fs->node, inode_tenant(inode), inode_key(inode), &object, cancel, err);
     if (!r)
@@ -128,12 +206,17 @@ void fs_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
             fs_reply_error(req, &err);
         return;
     }
+    int backing_id = attach(fs, h);
+    push_small(fs, h);
     fi->fh = (uint64_t)(uintptr_t)h;
     /* An inode is one version, so its pages never go stale. */
-    fi->keep_cache = !h->direct && (inode->kind == INODE_FILE || h->staged);
+    fi->keep_cache = h->cached;
     fi->noflush = !h->writable;
     fi->direct_io = inode->kind == INODE_CONTROL_FILE || h->direct;
-    if (fuse_reply_open(req, fi) == -ENOENT)
+    rc = backing_id ? passthrough_reply_open(req, fi, backing_id) : fuse_reply_open(req, fi);
+    if (backing_id)
+        atomic_fetch_add_explicit(&fs->counters.passthrough_opens, 1, memory_order_relaxed);
+    if (rc == -ENOENT)
         fs_release(NULL, ino, fi);
 }
 
@@ -220,6 +303,7 @@ void fs_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,
     }
     h->staged = h->writable = true;
     inode->opens++;
+    attach(fs, h);
     fs_fill_entry(fs, inode, inode->kind == INODE_TEMP ? 1 : 0, &e);
     inode_give_to_kernel(fs->inodes, inode);
     fi->fh = (uint64_t)(uintptr_t)h;

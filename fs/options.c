@@ -38,6 +38,12 @@ static const struct mcfs_flag table[] = {
      "time to wait for another mount's lease before EBUSY", 1000},
     {"attr_timeout", MCFS_FLAG_DURATION, AT(attr_timeout_ms), "1h", NULL,
      "caches attributes and names no longer than this (the lease is the limit)", 1000},
+    {"passthrough", MCFS_FLAG_STRING, AT(passthrough), "auto", NULL,
+     "files whose bytes the kernel reads and writes by itself: auto, off", 0},
+    {"verify", MCFS_FLAG_STRING, AT(verify), "scrub", NULL,
+     "when large objects are checked after a restart: soon after they are opened (scrub), or "
+     "before (strict)",
+     0},
     {"temp_pattern", MCFS_FLAG_STRING, AT(temp_pattern), NULL, NULL,
      "further names that stay private until renamed, separated by ':'", 0},
     {"ro", MCFS_FLAG_BOOL, AT(ro), "false", NULL, "read-only", 0},
@@ -128,6 +134,12 @@ static int parse_numbers(struct mount_options *o, struct mcfs_error *err)
         o->umask = (uint32_t)mask;
         o->has_umask = true;
     }
+    if (strcmp(o->passthrough, "auto") != 0 && strcmp(o->passthrough, "off") != 0)
+        return mcfs_fail(err, MCFS_INVALID_PARAMS, "option 'passthrough': '%s' is not auto or off",
+                         o->passthrough);
+    if (strcmp(o->verify, "scrub") != 0 && strcmp(o->verify, "strict") != 0)
+        return mcfs_fail(err, MCFS_INVALID_PARAMS, "option 'verify': '%s' is not scrub or strict",
+                         o->verify);
     if (strcmp(o->eviction, "none") != 0)
         return mcfs_fail(err, MCFS_INVALID_PARAMS,
                          "option 'eviction': '%s': this version evicts nothing; a full store "

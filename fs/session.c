@@ -6,11 +6,13 @@
 #include "common/log.h"
 #include "fs/fs.h"
 
+#include <fcntl.h>
 #include <limits.h>
 #include <poll.h>
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 
 #define JANITOR_MS 1000
@@ -34,10 +36,12 @@ static void on_init(void *userdata, struct fuse_conn_info *conn)
     struct run *run = MCFS_CONTAINER_OF(fs, struct run, fs);
     /* An inode is one version: nothing in its pages can be out of date. */
     conn->want &= ~(unsigned)FUSE_CAP_AUTO_INVAL_DATA;
-    conn->want |= conn->capable &
-                  (FUSE_CAP_EXPLICIT_INVAL_DATA | FUSE_CAP_ATOMIC_O_TRUNC | FUSE_CAP_SPLICE_READ |
-                   FUSE_CAP_SPLICE_WRITE | FUSE_CAP_SPLICE_MOVE | FUSE_CAP_PARALLEL_DIROPS |
-                   FUSE_CAP_READDIRPLUS | FUSE_CAP_READDIRPLUS_AUTO);
+    /* Requests are read, not spliced: that is one system call for each instead of two. */
+    conn->want &= ~(unsigned)FUSE_CAP_SPLICE_READ;
+    conn->want |=
+        conn->capable & (FUSE_CAP_EXPLICIT_INVAL_DATA | FUSE_CAP_ATOMIC_O_TRUNC |
+                         FUSE_CAP_SPLICE_WRITE | FUSE_CAP_SPLICE_MOVE | FUSE_CAP_PARALLEL_DIROPS |
+                         FUSE_CAP_READDIRPLUS | FUSE_CAP_READDIRPLUS_AUTO);
     conn->max_background = 64;
     conn->congestion_threshold = 48;
     pthread_rwlock_wrlock(&fs->notify_lock);
@@ -168,6 +172,7 @@ static int start_node(struct run *run, const struct source *source, struct state
                                  .rpc_timeout_ms = (uint32_t)o->rpc_timeout_ms,
                                  .lease_wait_ms = (uint32_t)o->lease_wait_ms,
                                  .read_only = o->ro,
+                                 .verify_strict = strcmp(o->verify, "strict") == 0,
                                  .recall = fs_recall,
                                  .lost = fs_session_lost,
                                  .arg = &run->fs};
@@ -259,6 +264,43 @@ static void build_args(struct fuse_args *args, const struct mount_options *o)
         fuse_opt_add_arg(args, "-d");
 }
 
+/* ---- the session's descriptor ---- */
+
+static ssize_t io_read(int fd, void *buf, size_t len, void *userdata)
+{
+    struct fs *fs = userdata;
+    ssize_t n = read(fd, buf, len);
+    if (n > 0)
+        passthrough_on_request(&fs->passthrough, buf, (size_t)n);
+    return n;
+}
+
+static ssize_t io_writev(int fd, struct iovec *iov, int count, void *userdata)
+{
+    struct fs *fs = userdata;
+    passthrough_on_reply(&fs->passthrough, iov, count);
+    return writev(fd, iov, count);
+}
+
+static ssize_t io_splice(int from, off_t *from_off, int to, off_t *to_off, size_t len,
+                         unsigned flags, void *userdata)
+{
+    (void)userdata;
+    return splice(from, from_off, to, to_off, len, flags);
+}
+
+static int take_descriptor(struct fs *fs, struct mcfs_error *err)
+{
+    static const struct fuse_custom_io io = {.read = io_read,
+                                             .writev = io_writev,
+                                             .splice_receive = io_splice,
+                                             .splice_send = io_splice};
+    fs->passthrough.wanted =
+        strcmp(fs->options->passthrough, "off") != 0 && passthrough_permitted();
+    int rc = fuse_session_custom_io(fs->session, &io, fuse_session_fd(fs->session));
+    return rc ? mcfs_fail_errno(err, -rc, "FUSE session") : 0;
+}
+
 static int serve(struct run *run, struct mcfs_error *err)
 {
     struct fs *fs = &run->fs;
@@ -275,7 +317,7 @@ static int serve(struct run *run, struct mcfs_error *err)
         mcfs_fail(err, MCFS_INTERNAL_ERROR,
                   "cannot mount on %s: is /dev/fuse there, and may this user mount?",
                   fs->options->mountpoint);
-    } else {
+    } else if (take_descriptor(fs, err) == 0) {
         struct fuse_loop_config *config = fuse_loop_cfg_create();
         fuse_loop_cfg_set_max_threads(config, MAX_THREADS);
         fuse_loop_cfg_set_idle_threads(config, fs->options->threads ? fs->options->threads : 10);

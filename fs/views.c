@@ -156,6 +156,10 @@ static int write_stats(struct fs *fs, struct mcfs_buf *out, struct mcfs_error *e
     } m[] = {
         {"fuse_lookups_total", "counter", "look-ups of names", atomic_load(&c->lookups)},
         {"fuse_opens_total", "counter", "files opened", atomic_load(&c->opens)},
+        {"fuse_passthrough_opens_total", "counter", "files opened that the kernel reads by itself",
+         atomic_load(&c->passthrough_opens)},
+        {"fuse_pushes_total", "counter", "objects sent along with their open",
+         atomic_load(&c->pushes)},
         {"fuse_reads_total", "counter", "read requests", atomic_load(&c->reads)},
         {"fuse_read_bytes_total", "counter", "bytes asked for", atomic_load(&c->read_bytes)},
         {"fuse_writes_total", "counter", "write requests", atomic_load(&c->writes)},

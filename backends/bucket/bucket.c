@@ -228,6 +228,7 @@ const struct mcfs_backend_ops mcfs_bucket_ops = {
     .reader_fd = store_reader_fd,
     .reader_read = store_reader_read,
     .reader_verify = store_reader_verify,
+    .reader_is_verified = store_reader_is_verified,
     .remove = store_remove,
     .rekey = store_rekey,
     .set_attr = store_set_attr,

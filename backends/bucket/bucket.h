@@ -68,6 +68,9 @@ struct bucket {
     uint32_t arrivals;          /* writers on the way to its lock */
 };
 
+/* What is known of a value's bytes; what was put is good. */
+enum check_state { UNCHECKED, GOOD, BAD };
+
 struct entry {
     struct bucket *bucket;
     struct entry *before, *after; /* in its bucket; under the bucket's lock */
@@ -81,8 +84,9 @@ struct entry {
     };
     uint8_t data_type;
     bool has_crc, dead;
-    bool key_inline; /* the storage key lies before the value */
-    bool bare;       /* on disk without "default", 0x00: from before Mooncake had tenants */
+    _Atomic(enum check_state) checked; /* since the store was opened */
+    bool key_inline;                   /* the storage key lies before the value */
+    bool bare; /* on disk without "default", 0x00: from before Mooncake had tenants */
 };
 
 /* A put of (key, version) that is under way. */
@@ -278,6 +282,7 @@ int store_reader_fd(struct mcfs_backend_reader *r, uint64_t *offset, uint64_t *l
 int64_t store_reader_read(struct mcfs_backend_reader *r, void *buf, size_t len, uint64_t off,
                           struct mcfs_error *err);
 int store_reader_verify(struct mcfs_backend_reader *r, struct mcfs_error *err);
+bool store_reader_is_verified(const struct mcfs_backend_reader *r);
 
 /* ---- bucket_seal.c ---- */
 

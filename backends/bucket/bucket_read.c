@@ -34,7 +34,11 @@ struct mcfs_backend_reader *store_reader_open(struct mcfs_backend *b, struct mcf
             return NULL;
         }
         MCFS_LOCK_SCOPE(&e->bucket->lock);
-        if (bucket_hold_data(s, e->bucket, err)) {
+        bool bad = atomic_load_explicit(&e->checked, memory_order_relaxed) == BAD;
+        if (bad)
+            mcfs_fail(err, MCFS_CHECKSUM_MISMATCH, "%s/%" PRIu64 ".bucket: %.*s is damaged", s->dir,
+                      e->bucket->id, (int)MCFS_MIN(key.len, 120), key.data);
+        if (bad || bucket_hold_data(s, e->bucket, err)) {
             free(r);
             return NULL;
         }
@@ -90,5 +94,21 @@ int store_reader_verify(struct mcfs_backend_reader *base, struct mcfs_error *err
     struct reader *r = (struct reader *)base;
     const struct entry *e = r->entry;
     struct value_place v = {e->bucket->data_fd, e->offset, e->size};
-    return e->has_crc && value_verify(&v, e->crc32c, err) ? failed(r, err) : 0;
+    struct mcfs_error problem = MCFS_ERROR_INIT;
+    if (e->has_crc && value_verify(&v, e->crc32c, &problem)) {
+        if (problem.code == MCFS_CHECKSUM_MISMATCH)
+            atomic_store(&r->entry->checked, BAD);
+        failed(r, &problem);
+        if (err)
+            *err = problem;
+        return -1;
+    }
+    atomic_store(&r->entry->checked, GOOD);
+    return 0;
+}
+
+bool store_reader_is_verified(const struct mcfs_backend_reader *base)
+{
+    const struct reader *r = (const struct reader *)base;
+    return atomic_load_explicit(&r->entry->checked, memory_order_relaxed) == GOOD;
 }

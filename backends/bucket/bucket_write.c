@@ -355,6 +355,7 @@ static int put_object(struct store *s, struct entry *e, struct mcfs_backend_put 
     e->crc32c = o->crc32c;
     e->has_crc = o->has_crc;
     e->data_type = o->data_type;
+    e->checked = GOOD;
     if (e->size >= s->config.single_object_min_bytes)
         return put_single(s, e, item, err);
     return put_small(s, e, item, err);

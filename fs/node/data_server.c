@@ -72,17 +72,6 @@ static void release_reader(void *arg)
     node_reader_close(r);
 }
 
-/* A reader of this node's store alone. */
-static struct replica_reader *open_stored(struct node *n, struct mcfs_slice tenant,
-                                          struct mcfs_slice key, uint64_t version,
-                                          struct mcfs_error *err)
-{
-    struct mcfs_master_object object = {.version = version, .replica_count = 1};
-    object.replicas[0].type = MCFS_REPLICA_LOCAL_DISK;
-    mcfs_id_format(n->config.state->node_id, object.replicas[0].node_id);
-    return node_reader_open(n, tenant, key, &object, err);
-}
-
 static int read_replica(struct node *n, struct mcfs_rpc_request *r, struct mcfs_error *err)
 {
     struct mcfs_slice tenant, key;
@@ -91,7 +80,7 @@ static int read_replica(struct node *n, struct mcfs_rpc_request *r, struct mcfs_
         !mp_read_uint(&r->params, &version) || !mp_read_uint(&r->params, &off) ||
         !mp_read_uint(&r->params, &len) || len > READ_MAX)
         return bad_params(r, err);
-    struct replica_reader *reader = open_stored(n, tenant, key, version, err);
+    struct replica_reader *reader = node_reader_open_stored(n, tenant, key, version, err);
     if (!reader)
         return -1;
     int fd = node_reader_fd(reader, &at, &size);

@@ -174,7 +174,8 @@ struct node *node_start(const struct node_config *config, struct mcfs_error *err
     pthread_mutex_init(&n->peers_lock, NULL);
     for (unsigned i = 0; i < COMMIT_LOCKS; i++)
         pthread_mutex_init(&n->commit_locks[i], NULL);
-    if (open_store(n, err) || listen_for_data(n, err) || connect_master(n, err) ||
+    n->verifier = verifier_new(n, err);
+    if (!n->verifier || open_store(n, err) || listen_for_data(n, err) || connect_master(n, err) ||
         mcfs_rpc_server_start(n->server, err)) {
         node_stop(n, NULL);
         return NULL;
@@ -195,6 +196,7 @@ int node_stop(struct node *n, struct mcfs_error *err)
         mcfs_rpc_client_free(n->peers[i].client);
         free(n->peers[i].endpoint);
     }
+    verifier_free(n->verifier);
     if (n->store)
         rc = n->ops->close(n->store, err);
     pthread_mutex_destroy(&n->peers_lock);

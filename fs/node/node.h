@@ -30,6 +30,7 @@ struct node_config {
     struct mcfs_backend_config store;
     uint32_t rpc_timeout_ms, lease_wait_ms;
     bool read_only;
+    bool verify_strict; /* check even large values before they are read, not soon after */
     /* The mount's part in the lease protocol; see struct mcfs_session_ops. */
     void (*recall)(void *arg, struct mcfs_slice tenant, struct mcfs_slice key, uint64_t version);
     void (*lost)(void *arg);
@@ -97,6 +98,12 @@ struct replica_reader *node_reader_open(struct node *n, struct mcfs_slice tenant
                                         const struct mcfs_master_object *object,
                                         struct mcfs_error *err);
 void node_reader_close(struct replica_reader *r);
+
+/* Opens a version that the caller holds a lease on, if this node stores it; asks nobody.  NULL: it
+ * does not, or its bytes are damaged (err says so). */
+struct replica_reader *node_reader_open_stored(struct node *n, struct mcfs_slice tenant,
+                                               struct mcfs_slice key, uint64_t version,
+                                               struct mcfs_error *err);
 
 /* As in struct mcfs_backend_ops; reader_fd is -1 for a remote replica. */
 int64_t node_reader_read(struct replica_reader *r, void *buf, size_t len, uint64_t off,

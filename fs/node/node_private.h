@@ -30,6 +30,7 @@ struct node {
     pthread_mutex_t peers_lock;                 /* guards peers */
     struct peer peers[PEERS_MAX];
     unsigned peer_count;
+    struct verifier *verifier;
     _Atomic uint64_t remote_reads, remote_bytes, local_reads;
 };
 
@@ -37,5 +38,13 @@ struct node {
 int data_server_handle(void *arg, struct mcfs_rpc_request *request, struct mcfs_error *err);
 struct data_server *data_server_new(struct node *n);
 void data_server_free(struct data_server *d);
+
+/* verifier.c: checks large values in the background, soon after they were opened for the first time
+ * since the store was.  free waits for the value that is being checked. */
+struct verifier *verifier_new(struct node *n, struct mcfs_error *err);
+void verifier_free(struct verifier *v);
+/* Remembers a version to check; forgets it again when too many wait (the next open tries again). */
+void verifier_add(struct verifier *v, struct mcfs_slice tenant, struct mcfs_slice key,
+                  uint64_t version);
 
 #endif

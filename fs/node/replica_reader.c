@@ -9,14 +9,20 @@
 #include <inttypes.h>
 
 #define REMOTE_READ_MAX (4u << 20) /* bytes asked for in one request */
+#define VERIFY_NOW_MAX (1u << 20)  /* bytes of a value */
 #define LOOKUPS_MAX 20             /* times a key may change while it is being opened */
+
+/* What is asked of peers. */
+struct remote {
+    struct mcfs_slice tenant, key;
+    struct mcfs_master_object object;
+    char names[];
+};
 
 struct replica_reader {
     struct node *node;
     struct mcfs_backend_reader *local; /* or: */
-    struct mcfs_slice tenant, key;
-    struct mcfs_master_object object;
-    char names[];
+    struct remote *remote;
 };
 
 static struct mcfs_rpc_client *peer_client(struct node *n, const char *endpoint,
@@ -52,39 +58,95 @@ static bool readable(const struct mcfs_master_replica *r)
     return r->type == MCFS_REPLICA_LOCAL_DISK && r->connected && r->endpoint[0];
 }
 
+/* Small values are checked before their first reader gets them, large ones soon after, because
+ * nobody should wait for a gigabyte to be read twice. */
+static int check(struct node *n, struct mcfs_backend_reader *local, struct mcfs_slice tenant,
+                 struct mcfs_slice key, uint64_t version, struct mcfs_error *err)
+{
+    uint64_t offset, length;
+    if (!n->ops->reader_is_verified || n->ops->reader_is_verified(local))
+        return 0;
+    n->ops->reader_fd(local, &offset, &length);
+    if (length > VERIFY_NOW_MAX && !n->config.verify_strict) {
+        verifier_add(n->verifier, tenant, key, version);
+        return 0;
+    }
+    return n->ops->reader_verify(local, err);
+}
+
+static struct mcfs_backend_reader *open_stored(struct node *n, struct mcfs_slice tenant,
+                                               struct mcfs_slice key, uint64_t version,
+                                               struct mcfs_error *err)
+{
+    struct mcfs_backend_reader *local = n->ops->reader_open(n->store, tenant, key, version, err);
+    if (!local || check(n, local, tenant, key, version, err) == 0)
+        return local;
+    n->ops->reader_close(local);
+    return NULL;
+}
+
+struct replica_reader *node_reader_open_stored(struct node *n, struct mcfs_slice tenant,
+                                               struct mcfs_slice key, uint64_t version,
+                                               struct mcfs_error *err)
+{
+    struct mcfs_backend_reader *local = open_stored(n, tenant, key, version, err);
+    if (!local)
+        return NULL;
+    struct replica_reader *r = calloc(1, sizeof(*r));
+    if (!r) {
+        n->ops->reader_close(local);
+        mcfs_fail_errno(err, ENOMEM, "reader");
+        return NULL;
+    }
+    r->node = n;
+    r->local = local;
+    return r;
+}
+
+static struct replica_reader *open_remote(struct node *n, struct mcfs_slice tenant,
+                                          struct mcfs_slice key,
+                                          const struct mcfs_master_object *object,
+                                          struct mcfs_error *err)
+{
+    struct replica_reader *r = calloc(1, sizeof(*r));
+    struct remote *m = malloc(sizeof(*m) + tenant.len + key.len);
+    if (!r || !m) {
+        free(r);
+        free(m);
+        mcfs_fail_errno(err, ENOMEM, "reader");
+        return NULL;
+    }
+    m->object = *object;
+    memcpy(m->names, tenant.data, tenant.len);
+    memcpy(m->names + tenant.len, key.data, key.len);
+    m->tenant = mcfs_slice(m->names, tenant.len);
+    m->key = mcfs_slice(m->names + tenant.len, key.len);
+    r->node = n;
+    r->remote = m;
+    return r;
+}
+
 struct replica_reader *node_reader_open(struct node *n, struct mcfs_slice tenant,
                                         struct mcfs_slice key,
                                         const struct mcfs_master_object *object,
                                         struct mcfs_error *err)
 {
-    struct mcfs_backend_reader *local = NULL;
     bool here = false, remote = false;
     for (uint32_t i = 0; i < object->replica_count; i++) {
         here |= is_here(n, &object->replicas[i]);
         remote |= readable(&object->replicas[i]) && !is_here(n, &object->replicas[i]);
     }
-    if (here)
-        local = n->ops->reader_open(n->store, tenant, key, object->version, err);
-    if (here && !local && !remote)
-        return NULL;
-    if (!here && !remote) {
+    if (here) {
+        struct replica_reader *r = node_reader_open_stored(n, tenant, key, object->version, err);
+        if (r || !remote)
+            return r;
+    }
+    if (!remote) {
         mcfs_fail(err, MCFS_REPLICA_IS_NOT_READY, "%.*s: no node that stores it answers",
                   (int)MCFS_MIN(key.len, 200), key.data);
         return NULL;
     }
-    struct replica_reader *r = malloc(sizeof(*r) + tenant.len + key.len);
-    if (!r) {
-        if (local)
-            n->ops->reader_close(local);
-        mcfs_fail_errno(err, ENOMEM, "reader");
-        return NULL;
-    }
-    *r = (struct replica_reader){.node = n, .local = local, .object = *object};
-    memcpy(r->names, tenant.data, tenant.len);
-    memcpy(r->names + tenant.len, key.data, key.len);
-    r->tenant = mcfs_slice(r->names, tenant.len);
-    r->key = mcfs_slice(r->names + tenant.len, key.len);
-    return r;
+    return open_remote(n, tenant, key, object, err);
 }
 
 void node_reader_close(struct replica_reader *r)
@@ -93,6 +155,7 @@ void node_reader_close(struct replica_reader *r)
         return;
     if (r->local)
         r->node->ops->reader_close(r->local);
+    free(r->remote);
     free(r);
 }
 
@@ -112,9 +175,9 @@ static int64_t read_from_peer(struct replica_reader *r, const char *endpoint, vo
     _cleanup_reply_ struct mcfs_rpc_reply reply = MCFS_RPC_REPLY_INIT;
     struct mcfs_slice bytes;
     mp_put_array(&p, 5);
-    mp_put_str(&p, r->tenant);
-    mp_put_str(&p, r->key);
-    mp_put_uint(&p, r->object.version);
+    mp_put_str(&p, r->remote->tenant);
+    mp_put_str(&p, r->remote->key);
+    mp_put_uint(&p, r->remote->object.version);
     mp_put_uint(&p, off);
     mp_put_uint(&p, len);
     if (mcfs_rpc_call(client, "ReadReplica", &p, &reply, cancel, err))
@@ -135,13 +198,13 @@ int64_t node_reader_read(struct replica_reader *r, void *buf, size_t len, uint64
         atomic_fetch_add_explicit(&r->node->local_reads, 1, memory_order_relaxed);
         return r->node->ops->reader_read(r->local, buf, len, off, err);
     }
-    if (off >= r->object.size)
+    if (off >= r->remote->object.size)
         return 0;
-    size_t want = (size_t)MCFS_MIN(MCFS_MIN(len, REMOTE_READ_MAX), r->object.size - off);
+    size_t want = (size_t)MCFS_MIN(MCFS_MIN(len, REMOTE_READ_MAX), r->remote->object.size - off);
     mcfs_fail(err, MCFS_REPLICA_IS_NOT_READY, "%.*s: no node that stores it answers",
-              (int)MCFS_MIN(r->key.len, 200), r->key.data);
-    for (uint32_t i = 0; i < r->object.replica_count; i++) {
-        const struct mcfs_master_replica *replica = &r->object.replicas[i];
+              (int)MCFS_MIN(r->remote->key.len, 200), r->remote->key.data);
+    for (uint32_t i = 0; i < r->remote->object.replica_count; i++) {
+        const struct mcfs_master_replica *replica = &r->remote->object.replicas[i];
         if (!readable(replica) || is_here(r->node, replica))
             continue;
         int64_t n = read_from_peer(r, replica->endpoint, buf, want, off, cancel, err);

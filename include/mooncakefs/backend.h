@@ -118,8 +118,13 @@ struct mcfs_backend_ops {
     int64_t (*reader_read)(struct mcfs_backend_reader *r, void *buf, size_t len, uint64_t off,
                            struct mcfs_error *err);
 
-    /* Checks the whole value against its CRC-32C; 0 when it matches or none is known. */
+    /* Checks the whole value against its CRC-32C; 0 when it matches or none is known.  A value that
+     * was found wrong cannot be opened any more. */
     int (*reader_verify)(struct mcfs_backend_reader *r, struct mcfs_error *err);
+
+    /* Whether the value has been put, or reader_verify has found it right, since the store was
+     * opened. NULL: the layout has no checksums. */
+    bool (*reader_is_verified)(const struct mcfs_backend_reader *r);
 
     /* Forgets n versions; returns the number that failed. */
     size_t (*remove)(struct mcfs_backend *b, struct mcfs_backend_name *names, size_t n);
