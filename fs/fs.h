@@ -104,7 +104,7 @@ void fs_forget(fuse_req_t req, fuse_ino_t ino, uint64_t nlookup);
 void fs_forget_multi(fuse_req_t req, size_t count, struct fuse_forget_data *forgets);
 void fs_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
 
-/* What a name in a directory of keys is, for lookup and readdirplus.  0 or an errno; *e is filled
+/* What a name in a directory of keys is.  0 or an errno; *e is filled
  * in. */
 int fs_resolve(struct fs *fs, struct inode *parent, const char *name, int pid,
                const struct mcfs_cancel *cancel, struct fuse_entry_param *e,
@@ -141,8 +141,6 @@ void fs_symlink(fuse_req_t req, const char *link, fuse_ino_t parent, const char 
 /* readdir.c */
 void fs_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
 void fs_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi);
-void fs_readdirplus(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
-                    struct fuse_file_info *fi);
 void fs_releasedir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
 
 /* xattr.c */

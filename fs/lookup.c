@@ -9,7 +9,7 @@
 /* What the master said of an object, for the inode of that version. */
 struct seen {
     const struct mcfs_master_object *object;
-    int64_t now_ms;
+    const struct node_lease *lease;
 };
 
 static void init_file(struct inode *inode, void *arg)
@@ -17,15 +17,24 @@ static void init_file(struct inode *inode, void *arg)
     const struct seen *seen = arg;
     inode->size = seen->object->size;
     inode->attr = seen->object->attr;
-    inode->lease_until_ms = seen->now_ms + seen->object->lease_ms;
+    inode->lease_until_ms = seen->lease->until_ms;
 }
 
-static void refresh_file(struct inode *inode, const struct seen *seen)
+/* Returns the ms that the kernel may cache what was said. */
+static uint64_t note_lease(struct fs *fs, struct inode *inode, const struct seen *seen)
 {
-    MCFS_LOCK_SCOPE(&inode->lock);
-    if (inode->kind == INODE_FILE)
-        init_file(inode, (void *)(uintptr_t)seen);
-    inode->gone = false;
+    {
+        MCFS_LOCK_SCOPE(&inode->lock);
+        if (inode->kind == INODE_FILE)
+            init_file(inode, (void *)(uintptr_t)seen);
+        inode->gone = false;
+    }
+    int64_t left_ms = seen->lease->until_ms - mcfs_mono_ms();
+    if (left_ms > 0 &&
+        node_lease_holds(fs->node, inode_tenant(inode), inode_key(inode), seen->lease))
+        return (uint64_t)left_ms;
+    inode->lease_until_ms = 0;
+    return 0;
 }
 
 static int no_entry(struct mcfs_slice key, struct mcfs_error *err)
@@ -56,15 +65,14 @@ static int give_dir(struct fs *fs, struct mcfs_slice tenant, struct mcfs_slice p
 }
 
 static int give_file(struct fs *fs, struct mcfs_slice tenant, struct mcfs_slice key,
-                     const struct mcfs_master_object *object, struct fuse_entry_param *e,
-                     struct mcfs_error *err)
+                     const struct mcfs_master_object *object, const struct node_lease *lease,
+                     struct fuse_entry_param *e, struct mcfs_error *err)
 {
-    struct seen seen = {object, mcfs_mono_ms()};
+    struct seen seen = {object, lease};
     struct inode *inode =
         inode_get(fs->inodes, INODE_FILE, tenant, key, object->version, init_file, &seen);
-    if (inode)
-        refresh_file(inode, &seen);
-    return give(fs, inode, fs_timeout(fs, object->lease_ms), e, err);
+    uint64_t left_ms = inode ? note_lease(fs, inode, &seen) : 0;
+    return give(fs, inode, fs_timeout(fs, left_ms), e, err);
 }
 
 /* "<dir>/%=": the object whose key is the directory's name. */
@@ -72,17 +80,16 @@ static int resolve_self(struct fs *fs, struct mcfs_slice tenant, struct mcfs_sli
                         const struct mcfs_cancel *cancel, struct fuse_entry_param *e,
                         struct mcfs_error *err)
 {
-    struct mcfs_master_object object;
+    struct node_lease lease;
     if (prefix.len < 2 || prefix.data[prefix.len - 1] != '/')
         return no_entry(prefix, err);
     struct mcfs_slice key = mcfs_slice(prefix.data, prefix.len - 1);
     struct mcfs_master_lookup found;
-    if (mcfs_master_lookup(node_master(fs->node), tenant, key, &found, cancel, err))
+    if (node_lookup(fs->node, tenant, key, &found, &lease, cancel, err))
         return -1;
     if (!found.has_object)
         return no_entry(key, err);
-    object = found.object;
-    return give_file(fs, tenant, key, &object, e, err);
+    return give_file(fs, tenant, key, &found.object, &lease, e, err);
 }
 
 static int resolve_plain(struct fs *fs, struct mcfs_slice tenant, struct mcfs_slice key, int pid,
@@ -99,7 +106,8 @@ static int resolve_plain(struct fs *fs, struct mcfs_slice tenant, struct mcfs_sl
         return give(fs, inode, 1, e, err);
 
     struct mcfs_master_lookup found;
-    if (mcfs_master_lookup(node_master(fs->node), tenant, key, &found, cancel, err))
+    struct node_lease lease;
+    if (node_lookup(fs->node, tenant, key, &found, &lease, cancel, err))
         return -1;
     _cleanup_buf_ struct mcfs_buf prefix = MCFS_BUF_INIT;
     mcfs_buf_append(&prefix, key.data, key.len);
@@ -111,7 +119,7 @@ static int resolve_plain(struct fs *fs, struct mcfs_slice tenant, struct mcfs_sl
         return give_dir(fs, tenant, dir, found.is_dir ? found.dir_mtime_ns : 0, e, err);
     if (!found.has_object)
         return no_entry(key, err);
-    return give_file(fs, tenant, key, &found.object, e, err);
+    return give_file(fs, tenant, key, &found.object, &lease, e, err);
 }
 
 int fs_resolve(struct fs *fs, struct inode *parent, const char *name, int pid,
@@ -184,25 +192,19 @@ void fs_forget_multi(fuse_req_t req, size_t count, struct fuse_forget_data *forg
  */
 static double renew(struct fs *fs, struct inode *inode, const struct mcfs_cancel *cancel)
 {
-    struct mcfs_master_object object;
-    struct mcfs_error err = MCFS_ERROR_INIT;
+    struct mcfs_master_lookup found;
+    struct node_lease lease;
     int64_t left = inode->lease_until_ms - mcfs_mono_ms();
     if (left > 0)
         return fs_timeout(fs, (uint64_t)left);
-    if (mcfs_master_get(node_master(fs->node), inode_tenant(inode), inode_key(inode), &object,
-                        cancel, &err)) {
-        MCFS_LOCK_SCOPE(&inode->lock);
-        inode->gone |= err.code == MCFS_OBJECT_NOT_FOUND;
+    if (node_lookup(fs->node, inode_tenant(inode), inode_key(inode), &found, &lease, cancel, NULL))
+        return 0;
+    if (!found.has_object || found.object.version != inode->version) {
+        inode->gone = true; /* who holds it open keeps what he opened */
         return 0;
     }
-    MCFS_LOCK_SCOPE(&inode->lock);
-    if (object.version != inode->version) {
-        inode->gone = true; /* replaced: who holds it open keeps what he opened */
-        return 0;
-    }
-    struct seen seen = {&object, mcfs_mono_ms()};
-    init_file(inode, &seen);
-    return fs_timeout(fs, object.lease_ms);
+    struct seen seen = {&found.object, &lease};
+    return fs_timeout(fs, note_lease(fs, inode, &seen));
 }
 
 static double renew_dir(struct fs *fs, struct inode *inode, const struct mcfs_cancel *cancel)

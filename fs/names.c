@@ -218,7 +218,6 @@ static void move_inode(const struct rename *r, const struct node_put_result *out
         MCFS_LOCK_SCOPE(&inode->lock);
         if (inode_rename(r->fs->inodes, inode, INODE_FILE, r->to, out->version))
             inode_unlink(r->fs->inodes, inode);
-        inode->lease_until_ms = mcfs_mono_ms() + out->lease_ms;
     }
     inode_unref(r->fs->inodes, inode);
 }
@@ -254,7 +253,6 @@ static int publish_temp(const struct rename *r, struct inode *temp, struct mcfs_
             inode_unlink(fs->inodes, temp);
         return 0;
     }
-    temp->lease_until_ms = mcfs_mono_ms() + out.lease_ms;
     staging_published(temp->staging, NULL);
     if (inode_rename(fs->inodes, temp, INODE_WRITER, r->to, 0)) {
         inode_unlink(fs->inodes, temp);

@@ -46,14 +46,18 @@ static int backing_of(struct fs *fs, struct inode *inode, struct replica_reader 
     return inode->backing_id;
 }
 
-/* Decides how the handle reads, and counts it.  Returns the backing id or 0. */
+/* Decides how the handle reads, and counts it.  Returns the backing id or 0.  While the inode has
+ * files that pass through, all do: the kernel takes no others. */
 static int attach(struct fs *fs, struct handle *h)
 {
     struct inode *inode = h->inode;
-    if (h->direct || (inode->kind != INODE_FILE && !h->staged))
-        return 0;
     MCFS_LOCK_SCOPE(&inode->lock);
-    int id = h->reader ? backing_of(fs, inode, h->reader) : 0;
+    if (inode->kind != INODE_FILE && !h->staged)
+        return 0;
+    if (h->direct && !inode->passing_opens)
+        return 0;
+    int id = h->staged ? 0 : backing_of(fs, inode, h->reader);
+    h->direct = false;
     h->passing = id > 0;
     h->cached = !h->passing;
     inode->passing_opens += h->passing;
@@ -105,19 +109,18 @@ static void handle_free(struct fs *fs, struct handle *h)
     free(h);
 }
 
-/* The version that the inode stands for. */
+/* The version that the inode stands for was the current one when the name was looked up, which was
+ * part of this open: so its bytes are right as long as they are there, and nobody need be asked. */
 static int open_reader(struct fs *fs, struct handle *h, const struct mcfs_cancel *cancel,
                        struct mcfs_error *err)
 {
     struct inode *inode = h->inode;
+    struct mcfs_slice tenant = inode_tenant(inode), key = inode_key(inode);
     struct mcfs_master_object object;
-    /* The lease says that the version is current: no need to ask. */
-    if (inode->lease_until_ms > mcfs_mono_ms() &&
-        (h->reader = node_reader_open_stored(fs->node, inode_tenant(inode), inode_key(inode),
-                                             inode->version, NULL)))
+    h->reader = node_reader_open_stored(fs->node, tenant, key, inode->version, NULL);
+    if (h->reader)
         return 0;
-    struct replica_reader *r =
-        node_open(fs->node, inode_tenant(inode), inode_key(inode), &object, cancel, err);
+    struct replica_reader *r = node_open(fs->node, tenant, key, &object, cancel, err);
     if (!r)
         return -1;
     if (object.version != inode->version && stale_once(fs, h->pid)) {

@@ -315,7 +315,6 @@ struct reply_buf {
     fuse_req_t req;
     struct fs *fs;
     struct dir_handle *d;
-    bool plus;
     char *data;
     size_t size, used;
 };
@@ -338,62 +337,14 @@ static ino_t item_ino(struct reply_buf *r, const struct item *item, mode_t *type
     return fs_ino(inode_tenant(r->d->inode), mcfs_slice(key.data, key.len), is_dir);
 }
 
-/* Attributes beside the name, without an inode for the kernel to remember: only what stat by
- * look-up would show too is given with a nodeid, and that costs a look-up.  So names travel alone
- * unless the kernel asks for both. */
 static bool put_item(struct reply_buf *r, const char *name, ino_t ino, mode_t type, uint64_t next)
 {
     struct stat st = {.st_ino = ino, .st_mode = type};
-    size_t need;
-    if (r->plus) {
-        struct fuse_entry_param e = {.attr = st};
-        need = fuse_add_direntry_plus(r->req, r->data + r->used, r->size - r->used, name, &e,
-                                      (off_t)next);
-    } else {
-        need =
-            fuse_add_direntry(r->req, r->data + r->used, r->size - r->used, name, &st, (off_t)next);
-    }
+    size_t need =
+        fuse_add_direntry(r->req, r->data + r->used, r->size - r->used, name, &st, (off_t)next);
     if (need > r->size - r->used)
         return false;
     r->used += need;
-    return true;
-}
-
-static void init_listed(struct inode *inode, void *arg)
-{
-    const struct item *item = arg;
-    inode->size = item->size;
-    inode->attr = item->attr;
-}
-
-/* With a nodeid: the kernel keeps the attributes of an object for a lease only when it has one, and
- * a listing grants none, so they are good for this very moment. */
-static bool put_item_plus(struct reply_buf *r, const struct item *item, ino_t ino, mode_t type)
-{
-    struct fs *fs = r->fs;
-    if (!r->plus || item->kind != INODE_FILE || r->d->inode->kind != INODE_DIR ||
-        strcmp(item->name, "%=") == 0)
-        return put_item(r, item->name, ino, type, item->next);
-    struct mcfs_slice prefix = inode_key(r->d->inode);
-    _cleanup_buf_ struct mcfs_buf key = MCFS_BUF_INIT;
-    struct fuse_entry_param e;
-    mcfs_buf_append(&key, prefix.data, prefix.len);
-    namespace_decode(mcfs_slice_str(item->name), &key);
-    struct inode *inode =
-        inode_get(fs->inodes, INODE_FILE, inode_tenant(r->d->inode), mcfs_slice(key.data, key.len),
-                  item->version, init_listed, (void *)(uintptr_t)item);
-    if (!inode)
-        return put_item(r, item->name, ino, type, item->next);
-    fs_fill_entry(fs, inode, 0, &e);
-    e.attr_timeout = e.entry_timeout = 0;
-    size_t need = fuse_add_direntry_plus(r->req, r->data + r->used, r->size - r->used, item->name,
-                                         &e, (off_t)item->next);
-    if (need > r->size - r->used) {
-        inode_unref(fs->inodes, inode);
-        return false;
-    }
-    r->used += need;
-    inode_give_to_kernel(fs->inodes, inode);
     return true;
 }
 
@@ -448,7 +399,7 @@ static int list_master(struct reply_buf *r, uint64_t cookie, const struct mcfs_c
             mode_t type;
             ino_t ino = item_ino(r, &item, &type);
             item.next |= PART_MASTER << PART_SHIFT;
-            if (!put_item_plus(r, &item, ino, type))
+            if (!put_item(r, item.name, ino, type, item.next))
                 return 0;
         }
         if (!d->batch_next)
@@ -458,12 +409,13 @@ static int list_master(struct reply_buf *r, uint64_t cookie, const struct mcfs_c
     }
 }
 
-static void list(fuse_req_t req, size_t size, off_t off, struct fuse_file_info *fi, bool plus)
+void fs_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi)
 {
     struct fs *fs = fs_of(req);
     struct dir_handle *d = dir_of(fi);
     struct mcfs_error err = MCFS_ERROR_INIT;
-    struct reply_buf r = {req, fs, d, plus, malloc(size), size, 0};
+    struct reply_buf r = {req, fs, d, malloc(size), size, 0};
+    (void)ino;
     uint64_t part = (uint64_t)off >> PART_SHIFT, place = (uint64_t)off & PLACE_MASK;
     struct fs_cancel c;
     int rc = 0;
@@ -494,17 +446,4 @@ static void list(fuse_req_t req, size_t size, off_t off, struct fuse_file_info *
     else
         fuse_reply_buf(req, r.data, r.used);
     free(r.data);
-}
-
-void fs_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi)
-{
-    (void)ino;
-    list(req, size, off, fi, false);
-}
-
-void fs_readdirplus(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
-                    struct fuse_file_info *fi)
-{
-    (void)ino;
-    list(req, size, off, fi, true);
 }

@@ -36,12 +36,13 @@ static void on_init(void *userdata, struct fuse_conn_info *conn)
     struct run *run = MCFS_CONTAINER_OF(fs, struct run, fs);
     /* An inode is one version: nothing in its pages can be out of date. */
     conn->want &= ~(unsigned)FUSE_CAP_AUTO_INVAL_DATA;
+    /* The kernel keeps what READDIRPLUS says beyond a recall that comes while it reads it. */
+    conn->want &= ~(unsigned)(FUSE_CAP_READDIRPLUS | FUSE_CAP_READDIRPLUS_AUTO);
     /* Requests are read, not spliced: that is one system call for each instead of two. */
     conn->want &= ~(unsigned)FUSE_CAP_SPLICE_READ;
     conn->want |=
         conn->capable & (FUSE_CAP_EXPLICIT_INVAL_DATA | FUSE_CAP_ATOMIC_O_TRUNC |
-                         FUSE_CAP_SPLICE_WRITE | FUSE_CAP_SPLICE_MOVE | FUSE_CAP_PARALLEL_DIROPS |
-                         FUSE_CAP_READDIRPLUS | FUSE_CAP_READDIRPLUS_AUTO);
+                         FUSE_CAP_SPLICE_WRITE | FUSE_CAP_SPLICE_MOVE | FUSE_CAP_PARALLEL_DIROPS);
     conn->max_background = 64;
     conn->congestion_threshold = 48;
     pthread_rwlock_wrlock(&fs->notify_lock);
@@ -75,7 +76,6 @@ const struct fuse_lowlevel_ops fs_operations = {
     .release = fs_release,
     .opendir = fs_opendir,
     .readdir = fs_readdir,
-    .readdirplus = fs_readdirplus,
     .releasedir = fs_releasedir,
     .statfs = fs_statfs,
     .getxattr = fs_getxattr,

@@ -171,6 +171,8 @@ static int write_stats(struct fs *fs, struct mcfs_buf *out, struct mcfs_error *e
         {"readdirs_total", "counter", "listing requests", atomic_load(&c->readdirs)},
         {"recalls_total", "counter", "leases recalled", atomic_load(&c->recalls)},
         {"errors_total", "counter", "requests that failed unexpectedly", atomic_load(&c->errors)},
+        {"lookup_ahead_hits_total", "counter", "look-ups that needed no request to the master",
+         node_lookup_hits(fs->node)},
         {"inodes", "gauge", "inodes known to the kernel", inode_count(fs->inodes)},
         {"master_calls_total", "counter", "requests to the master",
          mcfs_master_calls(node_master(fs->node))},

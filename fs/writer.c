@@ -76,7 +76,6 @@ int writer_commit(struct fs *fs, struct inode *w, bool sync, const struct mcfs_c
     w->dirty = false;
     w->no_replace = false;
     w->published = out.version;
-    w->lease_until_ms = mcfs_mono_ms() + out.lease_ms;
     if (!out.version)
         w->gone = true; /* a later close of the same key has won */
     else if (put.staging_path && w->opens)

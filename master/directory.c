@@ -168,6 +168,7 @@ int directory_get(struct directory *d, struct mcfs_slice tenant, struct mcfs_sli
                                 .size = r->size,
                                 .attr = record_attr(d, r),
                                 .shard = h.shard,
+                                .cookie = (uint64_t)r->place + 1,
                                 .data_type = r->data_type,
                                 .hard_pin = r->flags & RECORD_HARD_PIN};
     if (node)

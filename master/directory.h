@@ -77,6 +77,7 @@ struct object_view {
     struct mcfs_attr attr;
     uint32_t lease_ms; /* granted by this call; 0: do not cache */
     uint32_t shard;
+    uint64_t cookie; /* of a listing that goes on behind it */
     uint8_t data_type;
     bool hard_pin;
     bool has_checksum;

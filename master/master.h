@@ -46,6 +46,7 @@ int method_exist_key(struct master *m, struct mcfs_rpc_request *r, struct mcfs_e
 int method_batch_exist_key(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
 int method_lookup(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
 int method_list(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
+int method_lookup_ahead(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
 int method_put_start(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
 int method_put_end(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
 int method_put_revoke(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
@@ -64,6 +65,15 @@ int method_snapshot_read(struct master *m, struct mcfs_rpc_request *r, struct mc
 /* A node's number from a session, or 0 for session 0; -1 (CLIENT_NOT_FOUND) for one this master
  * does not know. */
 int session_node(struct master *m, uint64_t session, uint32_t *node, struct mcfs_error *err);
+
+/* [mode, uid, gid, mtime_ns] without an array around it. */
+void put_attr(struct mcfs_buf *b, const struct mcfs_attr *attr);
+
+/* Appends the answer of Lookup without the array around it: object or nil, mtime or nil.  *view
+ * gets the object, with version 0 when there is none. */
+int put_lookup(struct master *m, struct mcfs_buf *b, struct mcfs_slice tenant,
+               struct mcfs_slice path, uint32_t node, struct object_view *view,
+               struct mcfs_error *err);
 
 /* "params are not ..." */
 int bad_params(struct mcfs_rpc_request *r, struct mcfs_error *err);

@@ -23,6 +23,7 @@ struct method {
 #define BATCH_EXIST_KEY method_batch_exist_key
 #define LOOKUP method_lookup
 #define LIST method_list
+#define LOOKUP_AHEAD method_lookup_ahead
 #define PUT_START method_put_start
 #define PUT_END method_put_end
 #define PUT_REVOKE method_put_revoke

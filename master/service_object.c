@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* RPC methods on objects: look-up, listing, put, removal. */
+/* RPC methods on objects: look-up, put, removal. */
 #include "common/id.h"
 #include "master/master.h"
 
 #define BATCH_MAX 4096
-#define LIST_MAX 4096
 
 /* [session, tenant, ...]: the caller and its tenant. */
 static bool read_caller(struct mp_reader *p, uint64_t *session, struct mcfs_slice *tenant)
@@ -12,7 +11,7 @@ static bool read_caller(struct mp_reader *p, uint64_t *session, struct mcfs_slic
     return mp_read_uint(p, session) && mp_read_raw(p, tenant);
 }
 
-static void put_attr(struct mcfs_buf *b, const struct mcfs_attr *attr)
+void put_attr(struct mcfs_buf *b, const struct mcfs_attr *attr)
 {
     mp_put_uint(b, attr->mode);
     mp_put_uint(b, attr->uid);
@@ -143,74 +142,41 @@ int method_batch_exist_key(struct master *m, struct mcfs_rpc_request *r, struct 
     return 0;
 }
 
+int put_lookup(struct master *m, struct mcfs_buf *b, struct mcfs_slice tenant,
+               struct mcfs_slice path, uint32_t node, struct object_view *view,
+               struct mcfs_error *err)
+{
+    struct mcfs_error e = MCFS_ERROR_INIT;
+    int64_t mtime_ns;
+    if (path.len == 0 || directory_get(m->directory, tenant, path, node, view, &e)) {
+        if (e.code != MCFS_OBJECT_NOT_FOUND && e.code != MCFS_OK) {
+            *err = e;
+            return -1;
+        }
+        mp_put_nil(b);
+        view->version = 0;
+    } else {
+        put_object(m, b, view);
+    }
+    if (directory_is_dir(m->directory, tenant, path, &mtime_ns))
+        mp_put_int(b, mtime_ns);
+    else
+        mp_put_nil(b);
+    return 0;
+}
+
 int method_lookup(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err)
 {
     uint64_t session;
     uint32_t node;
     struct mcfs_slice tenant, path;
+    struct object_view view;
     if (!read_caller(&r->params, &session, &tenant) || !mp_read_raw(&r->params, &path))
         return bad_params(r, err);
     if (session_node(m, session, &node, err))
         return -1;
-    struct object_view v;
-    struct mcfs_error e = MCFS_ERROR_INIT;
-    int64_t mtime_ns;
     mp_put_array(r->result, 2);
-    if (path.len == 0 || directory_get(m->directory, tenant, path, node, &v, &e)) {
-        if (e.code != MCFS_OBJECT_NOT_FOUND && e.code != MCFS_OK) {
-            *err = e;
-            return -1;
-        }
-        mp_put_nil(r->result);
-    } else {
-        put_object(m, r->result, &v);
-    }
-    if (directory_is_dir(m->directory, tenant, path, &mtime_ns))
-        mp_put_int(r->result, mtime_ns);
-    else
-        mp_put_nil(r->result);
-    return 0;
-}
-
-struct listing {
-    struct mcfs_buf *to;
-    uint32_t count;
-};
-
-static void list_one(const struct list_entry *e, void *arg)
-{
-    struct listing *l = arg;
-    mp_put_array(l->to, 10);
-    mp_put_str(l->to, e->name);
-    mp_put_bool(l->to, e->is_dir);
-    mp_put_bool(l->to, e->shadowed);
-    mp_put_uint(l->to, e->cookie);
-    mp_put_uint(l->to, e->version);
-    mp_put_uint(l->to, e->size);
-    put_attr(l->to, &e->attr);
-    l->count++;
-}
-
-int method_list(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err)
-{
-    struct mcfs_slice tenant, path;
-    uint64_t cookie, max, next;
-    if (!mp_read_raw(&r->params, &tenant) || !mp_read_raw(&r->params, &path) ||
-        !mp_read_uint(&r->params, &cookie) || !mp_read_uint(&r->params, &max))
-        return bad_params(r, err);
-    _cleanup_buf_ struct mcfs_buf entries = MCFS_BUF_INIT;
-    struct listing l = {.to = &entries};
-    size_t at = mp_begin_array(&entries);
-    if (max > LIST_MAX)
-        max = LIST_MAX;
-    if (directory_list(m->directory, tenant, path, cookie, (uint32_t)max, list_one, &l, &next, err))
-        return -1;
-    mp_end_array(&entries, at, l.count);
-    mp_put_array(r->result, 2);
-    mp_put_uint(r->result, next);
-    mcfs_buf_append(r->result, entries.data, entries.len);
-    r->result->failed |= entries.failed;
-    return 0;
+    return put_lookup(m, r->result, tenant, path, node, &view, err);
 }
 
 int method_put_start(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err)

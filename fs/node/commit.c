@@ -119,16 +119,17 @@ int node_put(struct node *n, const struct node_put *p, struct node_put_result *o
              const struct mcfs_cancel *cancel, struct mcfs_error *err)
 {
     MCFS_LOCK_SCOPE(commit_lock(n, p->key));
-    return put_locked(n, p, out, cancel, err);
+    int rc = put_locked(n, p, out, cancel, err);
+    node_forget(n, p->tenant, p->key);
+    return rc;
 }
 
-int node_remove(struct node *n, struct mcfs_slice tenant, struct mcfs_slice key, bool force,
-                const struct mcfs_cancel *cancel, struct mcfs_error *err)
+static int remove_locked(struct node *n, struct mcfs_slice tenant, struct mcfs_slice key,
+                         bool force, const struct mcfs_cancel *cancel, struct mcfs_error *err)
 {
     int64_t began = mcfs_mono_ms(), pause_ms = LEASE_POLL_FIRST_MS;
     struct mcfs_master_object object;
     uint64_t removed;
-    MCFS_LOCK_SCOPE(commit_lock(n, key));
     /* The version is named, so that a repeated request removes nothing that came after it. */
     if (mcfs_master_get(n->master, tenant, key, &object, cancel, err))
         return -1;
@@ -137,6 +138,15 @@ int node_remove(struct node *n, struct mcfs_slice tenant, struct mcfs_slice key,
             return -1;
     drop(n, tenant, key, removed);
     return 0;
+}
+
+int node_remove(struct node *n, struct mcfs_slice tenant, struct mcfs_slice key, bool force,
+                const struct mcfs_cancel *cancel, struct mcfs_error *err)
+{
+    MCFS_LOCK_SCOPE(commit_lock(n, key));
+    int rc = remove_locked(n, tenant, key, force, cancel, err);
+    node_forget(n, tenant, key);
+    return rc;
 }
 
 /* Copies an object that other nodes store: there is nothing here to be given another name. */
@@ -224,19 +234,32 @@ int node_rename(struct node *n, struct mcfs_slice tenant, struct mcfs_slice from
 {
     lock_keys(n, from, to);
     int rc = rename_locked(n, tenant, from, to, no_replace, out, cancel, err);
+    node_forget(n, tenant, from);
+    node_forget(n, tenant, to);
     unlock_keys(n, from, to);
     return rc;
+}
+
+static int set_attr_at_master(struct node *n, struct mcfs_slice tenant, struct mcfs_slice key,
+                              uint64_t version, uint32_t valid, struct mcfs_attr *attr,
+                              const struct mcfs_cancel *cancel, struct mcfs_error *err)
+{
+    int64_t began = mcfs_mono_ms(), pause_ms = LEASE_POLL_FIRST_MS;
+    while (mcfs_master_set_attr(n->master, tenant, key, version, valid, attr, cancel, err))
+        if (!wait_for_lease(n, began, &pause_ms, cancel, err))
+            return -1;
+    return 0;
 }
 
 int node_set_attr(struct node *n, struct mcfs_slice tenant, struct mcfs_slice key, uint64_t version,
                   uint32_t valid, struct mcfs_attr *attr, const struct mcfs_cancel *cancel,
                   struct mcfs_error *err)
 {
-    int64_t began = mcfs_mono_ms(), pause_ms = LEASE_POLL_FIRST_MS;
     MCFS_LOCK_SCOPE(commit_lock(n, key));
-    while (mcfs_master_set_attr(n->master, tenant, key, version, valid, attr, cancel, err))
-        if (!wait_for_lease(n, began, &pause_ms, cancel, err))
-            return -1;
+    int rc = set_attr_at_master(n, tenant, key, version, valid, attr, cancel, err);
+    node_forget(n, tenant, key);
+    if (rc)
+        return -1;
     /* Kept with the bytes too, for a master that has to learn everything from its nodes. */
     struct mcfs_error store = MCFS_ERROR_INIT;
     if (n->ops->set_attr(n->store, tenant, key, version, attr, &store) &&

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "fs/node/known.h"
 #include "fs/node/node_private.h"
 
 #include "backends/backends.h"
@@ -49,6 +50,7 @@ static void session_recall(void *arg, struct mcfs_slice tenant, struct mcfs_slic
                            uint64_t version)
 {
     struct node *n = arg;
+    known_forget(n->known, tenant, key);
     if (n->config.recall)
         n->config.recall(n->config.arg, tenant, key, version);
 }
@@ -56,6 +58,7 @@ static void session_recall(void *arg, struct mcfs_slice tenant, struct mcfs_slic
 static void session_lost(void *arg)
 {
     struct node *n = arg;
+    known_forget_all(n->known);
     if (n->config.lost)
         n->config.lost(n->config.arg);
 }
@@ -174,7 +177,10 @@ struct node *node_start(const struct node_config *config, struct mcfs_error *err
     pthread_mutex_init(&n->peers_lock, NULL);
     for (unsigned i = 0; i < COMMIT_LOCKS; i++)
         pthread_mutex_init(&n->commit_locks[i], NULL);
-    n->verifier = verifier_new(n, err);
+    n->known = known_new();
+    if (!n->known)
+        mcfs_fail_errno(err, ENOMEM, "node");
+    n->verifier = n->known ? verifier_new(n, err) : NULL;
     if (!n->verifier || open_store(n, err) || listen_for_data(n, err) || connect_master(n, err) ||
         mcfs_rpc_server_start(n->server, err)) {
         node_stop(n, NULL);
@@ -199,6 +205,7 @@ int node_stop(struct node *n, struct mcfs_error *err)
     verifier_free(n->verifier);
     if (n->store)
         rc = n->ops->close(n->store, err);
+    known_free(n->known);
     pthread_mutex_destroy(&n->peers_lock);
     for (unsigned i = 0; i < COMMIT_LOCKS; i++)
         pthread_mutex_destroy(&n->commit_locks[i]);
@@ -235,6 +242,11 @@ void node_store_stats(struct node *n, struct mcfs_backend_stats *out)
 const char *node_backend_name(struct node *n)
 {
     return n->ops->name;
+}
+
+uint64_t node_lookup_hits(struct node *n)
+{
+    return known_hits(n->known);
 }
 
 int node_sync(struct node *n, struct mcfs_error *err)

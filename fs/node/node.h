@@ -84,6 +84,26 @@ int node_set_attr(struct node *n, struct mcfs_slice tenant, struct mcfs_slice ke
                   uint32_t valid, struct mcfs_attr *attr, const struct mcfs_cancel *cancel,
                   struct mcfs_error *err);
 
+/* A lease on an object as an answer granted it. */
+struct node_lease {
+    int64_t until_ms; /* mcfs_mono_ms time */
+    uint64_t mark;    /* tells whether it was recalled meanwhile */
+};
+
+/* Whether it lasts and has not been recalled, nor the object changed by this node.  Whoever notes a
+ * lease down notes it first and asks this then: a recall that he does not see here comes later and
+ * finds the note. */
+bool node_lease_holds(struct node *n, struct mcfs_slice tenant, struct mcfs_slice key,
+                      const struct node_lease *lease);
+
+/* What a path is (mcfs_master_lookup), and the lease on the object.  out->object says nothing about
+ * replicas when the answer was at hand already. */
+int node_lookup(struct node *n, struct mcfs_slice tenant, struct mcfs_slice path,
+                struct mcfs_master_lookup *out, struct node_lease *lease,
+                const struct mcfs_cancel *cancel, struct mcfs_error *err);
+/* Look-ups that needed no request. */
+uint64_t node_lookup_hits(struct node *n);
+
 int node_sync(struct node *n, struct mcfs_error *err);
 
 /* ---- reading: replica_reader.c ---- */

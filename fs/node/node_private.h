@@ -31,6 +31,7 @@ struct node {
     struct peer peers[PEERS_MAX];
     unsigned peer_count;
     struct verifier *verifier;
+    struct known *known;
     _Atomic uint64_t remote_reads, remote_bytes, local_reads;
 };
 
@@ -38,6 +39,9 @@ struct node {
 int data_server_handle(void *arg, struct mcfs_rpc_request *request, struct mcfs_error *err);
 struct data_server *data_server_new(struct node *n);
 void data_server_free(struct data_server *d);
+
+/* lookup.c: what is known of a key is so no more, or may not be. */
+void node_forget(struct node *n, struct mcfs_slice tenant, struct mcfs_slice key);
 
 /* verifier.c: checks large values in the background, soon after they were opened for the first time
  * since the store was.  free waits for the value that is being checked. */

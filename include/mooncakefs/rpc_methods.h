@@ -43,6 +43,10 @@
       "[next cookie, [[name, directory?, shadowed?, cookie, version, size, mode, uid, gid, "       \
       "mtime_ns] ...]]",                                                                           \
       "Children of a directory (\"\" or ending in '/') behind a cookie; next cookie 0: no more.")  \
+    X(LOOKUP_AHEAD, "LookupAhead", "[session, tenant, path, max]",                                 \
+      "[object or nil, directory's mtime_ns or nil, "                                              \
+      "[[name, version, size, lease_ms, mode, uid, gid, mtime_ns] ...]]",                          \
+      "The same, and up to max objects that stand behind it in its directory, leased, too.")       \
     X(PUT_START, "PutStart", "[session, tenant, key, size, replace?]", "[version]",                \
       "Begins a put; OBJECT_ALREADY_EXISTS unless replacing is meant.")                            \
     X(PUT_END, "PutEnd",                                                                           \

@@ -182,6 +182,15 @@ int mcfs_master_get(struct mcfs_master *m, struct mcfs_slice tenant, struct mcfs
     return read_object(&reply.result, out) ? 0 : bad_answer("GetReplicaList", err);
 }
 
+static bool read_lookup(struct mp_reader *r, struct mcfs_master_lookup *out)
+{
+    out->has_object = mp_peek(r) != MP_NIL;
+    if (out->has_object ? !read_object(r, &out->object) : !mp_read_nil(r))
+        return false;
+    out->is_dir = mp_peek(r) != MP_NIL;
+    return out->is_dir ? mp_read_int(r, &out->dir_mtime_ns) : mp_read_nil(r);
+}
+
 int mcfs_master_lookup(struct mcfs_master *m, struct mcfs_slice tenant, struct mcfs_slice path,
                        struct mcfs_master_lookup *out, const struct mcfs_cancel *cancel,
                        struct mcfs_error *err)
@@ -192,15 +201,35 @@ int mcfs_master_lookup(struct mcfs_master *m, struct mcfs_slice tenant, struct m
     mp_put_str(&p, path);
     if (call(m, "Lookup", true, 2, &p, &reply, cancel, err))
         return -1;
+    if (!mp_read_array_of(&reply.result, 2) || !read_lookup(&reply.result, out))
+        return bad_answer("Lookup", err);
+    return 0;
+}
+
+int mcfs_master_lookup_ahead(struct mcfs_master *m, struct mcfs_slice tenant,
+                             struct mcfs_slice path, uint32_t ahead, struct mcfs_master_lookup *out,
+                             void (*fn)(const struct mcfs_master_neighbour *n, void *arg),
+                             void *arg, const struct mcfs_cancel *cancel, struct mcfs_error *err)
+{
+    _cleanup_buf_ struct mcfs_buf p = MCFS_BUF_INIT;
+    _cleanup_reply_ struct mcfs_rpc_reply reply = MCFS_RPC_REPLY_INIT;
+    uint32_t n;
+    mp_put_str(&p, tenant);
+    mp_put_str(&p, path);
+    mp_put_uint(&p, ahead);
+    if (call(m, "LookupAhead", true, 3, &p, &reply, cancel, err))
+        return -1;
     struct mp_reader *r = &reply.result;
-    if (!mp_read_array_of(r, 2))
-        return bad_answer("Lookup", err);
-    out->has_object = mp_peek(r) != MP_NIL;
-    if (out->has_object ? !read_object(r, &out->object) : !mp_read_nil(r))
-        return bad_answer("Lookup", err);
-    out->is_dir = mp_peek(r) != MP_NIL;
-    if (out->is_dir && !mp_read_int(r, &out->dir_mtime_ns))
-        return bad_answer("Lookup", err);
+    if (!mp_read_array_of(r, 3) || !read_lookup(r, out) || !mp_read_array(r, &n))
+        return bad_answer("LookupAhead", err);
+    for (uint32_t i = 0; i < n; i++) {
+        struct mcfs_master_neighbour e;
+        if (!mp_read_array_of(r, 8) || !mp_read_raw(r, &e.name) || !mp_read_uint(r, &e.version) ||
+            !mp_read_uint(r, &e.size) || !mp_read_u32_max(r, UINT32_MAX, &e.lease_ms) ||
+            !read_attr(r, &e.attr))
+            return bad_answer("LookupAhead", err);
+        fn(&e, arg);
+    }
     return 0;
 }
 

@@ -98,6 +98,20 @@ struct mcfs_master_entry {
     uint64_t cookie, version, size;
     struct mcfs_attr attr;
 };
+/* What stands behind a looked-up object in its directory. */
+struct mcfs_master_neighbour {
+    struct mcfs_slice name; /* last component, raw; lives during the call of fn */
+    uint64_t version, size;
+    uint32_t lease_ms;
+    struct mcfs_attr attr;
+};
+/* As mcfs_master_lookup, and calls fn for up to `ahead` neighbours, on which the session has a
+ * lease, too. */
+int mcfs_master_lookup_ahead(struct mcfs_master *m, struct mcfs_slice tenant,
+                             struct mcfs_slice path, uint32_t ahead, struct mcfs_master_lookup *out,
+                             void (*fn)(const struct mcfs_master_neighbour *n, void *arg),
+                             void *arg, const struct mcfs_cancel *cancel, struct mcfs_error *err);
+
 /* One batch of a directory ("" or ending in '/'); *next is the cookie to go on with, 0 at the end.
  */
 int mcfs_master_list(struct mcfs_master *m, struct mcfs_slice tenant, struct mcfs_slice dir,

@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* RPC methods on directories: listing, and look-up with what stands behind. */
+#include "common/cleanup.h"
+#include "master/master.h"
+
+#define LIST_MAX 8192
+#define AHEAD_MAX 256
+
+struct listing {
+    struct mcfs_buf *to;
+    uint32_t count;
+};
+
+static void put_entry(struct mcfs_buf *b, const struct list_entry *e)
+{
+    mp_put_str(b, e->name);
+    mp_put_bool(b, e->is_dir);
+    mp_put_bool(b, e->shadowed);
+    mp_put_uint(b, e->cookie);
+    mp_put_uint(b, e->version);
+    mp_put_uint(b, e->size);
+    put_attr(b, &e->attr);
+}
+
+static void list_one(const struct list_entry *e, void *arg)
+{
+    struct listing *l = arg;
+    mp_put_array(l->to, 10);
+    put_entry(l->to, e);
+    l->count++;
+}
+
+/* The result of a listing: [next cookie, [entry ...]]; the cookie is known last. */
+static void put_listing(struct mcfs_buf *result, uint64_t next, const struct mcfs_buf *entries)
+{
+    mp_put_array(result, 2);
+    mp_put_uint(result, next);
+    mcfs_buf_append(result, entries->data, entries->len);
+    result->failed |= entries->failed;
+}
+
+int method_list(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err)
+{
+    struct mcfs_slice tenant, path;
+    uint64_t cookie, max, next;
+    if (!mp_read_raw(&r->params, &tenant) || !mp_read_raw(&r->params, &path) ||
+        !mp_read_uint(&r->params, &cookie) || !mp_read_uint(&r->params, &max))
+        return bad_params(r, err);
+    _cleanup_buf_ struct mcfs_buf entries = MCFS_BUF_INIT;
+    struct listing l = {.to = &entries};
+    size_t at = mp_begin_array(&entries);
+    if (directory_list(m->directory, tenant, path, cookie, (uint32_t)MCFS_MIN(max, LIST_MAX),
+                       list_one, &l, &next, err))
+        return -1;
+    mp_end_array(&entries, at, l.count);
+    put_listing(r->result, next, &entries);
+    return 0;
+}
+
+/* ---- look-up ahead ---- */
+
+/* A listing is taken under the tree's lock, leases are granted under the shards', which come first:
+ * so names are gathered, then looked up. */
+struct gathered {
+    struct mcfs_buf keys; /* whole keys, one behind the other */
+    struct mcfs_slice dir;
+    struct list_entry *entries; /* name: offset (as data) and length of the key in `keys` */
+    uint32_t count, max;
+};
+
+static void gather(const struct list_entry *e, void *arg)
+{
+    struct gathered *g = arg;
+    if (g->count == g->max)
+        return;
+    struct list_entry *to = &g->entries[g->count++];
+    *to = *e;
+    to->name.len = g->dir.len + e->name.len;
+    mcfs_buf_append(&g->keys, g->dir.data, g->dir.len);
+    mcfs_buf_append(&g->keys, e->name.data, e->name.len);
+}
+
+static void gathered_free(struct gathered *g)
+{
+    mcfs_buf_free(&g->keys);
+    free(g->entries);
+}
+
+static int gather_list(struct master *m, struct gathered *g, struct mcfs_slice tenant,
+                       uint64_t cookie, uint64_t *next, struct mcfs_error *err)
+{
+    g->entries = malloc((size_t)g->max * sizeof(*g->entries));
+    if (!g->entries)
+        return mcfs_fail_errno(err, ENOMEM, "listing");
+    if (directory_list(m->directory, tenant, g->dir, cookie, g->max, gather, g, next, err))
+        return -1;
+    if (g->keys.failed)
+        return mcfs_fail_errno(err, ENOMEM, "listing");
+    const char *at = (const char *)g->keys.data;
+    for (uint32_t i = 0; i < g->count; i++) {
+        g->entries[i].name.data = at;
+        at += g->entries[i].name.len;
+    }
+    return 0;
+}
+
+/* Appends each gathered object that is still there, with a lease on it; returns how many.
+ * Directories and shadowed objects are left out: a look-up of those says more than this. */
+static uint32_t put_neighbours(struct master *m, const struct gathered *g, struct mcfs_slice tenant,
+                               uint32_t node, struct mcfs_buf *b)
+{
+    struct mcfs_slice keys[64];
+    uint32_t count = 0;
+    for (uint32_t from = 0; from < g->count; from += MCFS_ARRAY_SIZE(keys)) {
+        uint32_t n = MCFS_MIN(g->count - from, (uint32_t)MCFS_ARRAY_SIZE(keys));
+        for (uint32_t i = 0; i < n; i++)
+            keys[i] = g->entries[from + i].name;
+        directory_prefetch(m->directory, tenant, keys, n);
+        for (uint32_t i = 0; i < n; i++) {
+            const struct list_entry *e = &g->entries[from + i];
+            struct object_view v;
+            if (e->is_dir || e->shadowed ||
+                directory_get(m->directory, tenant, keys[i], node, &v, NULL))
+                continue;
+            mp_put_array(b, 8);
+            mp_put_str(b, mcfs_slice(keys[i].data + g->dir.len, keys[i].len - g->dir.len));
+            mp_put_uint(b, v.version);
+            mp_put_uint(b, v.size);
+            mp_put_uint(b, v.lease_ms);
+            put_attr(b, &v.attr);
+            count++;
+        }
+    }
+    return count;
+}
+
+int method_lookup_ahead(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err)
+{
+    _cleanup_(gathered_free) struct gathered g = {0};
+    struct mcfs_slice tenant, path;
+    struct object_view view;
+    uint64_t session, max, next;
+    uint32_t node;
+    if (!mp_read_uint(&r->params, &session) || !mp_read_raw(&r->params, &tenant) ||
+        !mp_read_raw(&r->params, &path) || !mp_read_uint(&r->params, &max))
+        return bad_params(r, err);
+    if (session_node(m, session, &node, err))
+        return -1;
+    mp_put_array(r->result, 3);
+    if (put_lookup(m, r->result, tenant, path, node, &view, err))
+        return -1;
+    uint32_t count = 0;
+    size_t at = mp_begin_array(r->result);
+    const char *slash = path.len ? memrchr(path.data, '/', path.len) : NULL;
+    g.dir = mcfs_slice(path.data, slash ? (size_t)(slash + 1 - path.data) : 0);
+    g.max = (uint32_t)MCFS_MIN(max, AHEAD_MAX);
+    /* What stands behind is a gift: without it the answer is still one. */
+    if (view.version && g.max && !gather_list(m, &g, tenant, view.cookie, &next, NULL))
+        count = put_neighbours(m, &g, tenant, node, r->result);
+    mp_end_array(r->result, at, count);
+    return 0;
+}
