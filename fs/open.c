@@ -47,12 +47,15 @@ static int backing_of(struct fs *fs, struct inode *inode, struct replica_reader 
 }
 
 /* Decides how the handle reads, and counts it.  Returns the backing id or 0.  While the inode has
- * files that pass through, all do: the kernel takes no others. */
+ * files that pass through, all do: the kernel takes no others.  What is being written bypasses the
+ * page cache, where it would only be a second copy of what the staging file has there. */
 static int attach(struct fs *fs, struct handle *h)
 {
     struct inode *inode = h->inode;
     MCFS_LOCK_SCOPE(&inode->lock);
-    if (inode->kind != INODE_FILE && !h->staged)
+    if (h->staged)
+        h->direct = fs->passthrough.direct_mmap;
+    else if (inode->kind != INODE_FILE)
         return 0;
     if (h->direct && !inode->passing_opens)
         return 0;
@@ -307,10 +310,11 @@ void fs_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,
     h->staged = h->writable = true;
     inode->opens++;
     attach(fs, h);
+    fi->direct_io = h->direct;
     fs_fill_entry(fs, inode, inode->kind == INODE_TEMP ? 1 : 0, &e);
     inode_give_to_kernel(fs->inodes, inode);
     fi->fh = (uint64_t)(uintptr_t)h;
-    fi->keep_cache = 1;
+    fi->keep_cache = h->cached;
     if (fuse_reply_create(req, &e, fi) == -ENOENT) {
         fs_release(NULL, e.ino, fi);
         inode_forget(fs->inodes, inode, 1);

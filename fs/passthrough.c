@@ -10,7 +10,8 @@
 
 /* Protocol 7.40; the headers of older systems do not have it. */
 #define INIT_EXT (1u << 30)
-#define INIT_PASSTHROUGH2 (1u << 5) /* bit 37 of both words */
+#define INIT_DIRECT_MMAP2 (1u << 4) /* bit 36 of both words */
+#define INIT_PASSTHROUGH2 (1u << 5)
 #define OPEN_PASSTHROUGH (1u << 7)
 
 struct init_in {
@@ -51,13 +52,13 @@ void passthrough_on_request(struct passthrough *p, const void *request, size_t l
 {
     struct fuse_in_header head;
     struct init_in in;
-    if (!p->wanted || len < sizeof(head) + sizeof(in))
+    if (len < sizeof(head) + sizeof(in))
         return;
     memcpy(&head, request, sizeof(head));
     if (head.opcode != FUSE_INIT)
         return;
     memcpy(&in, (const char *)request + sizeof(head), sizeof(in));
-    atomic_store(&p->offered, in.flags & INIT_EXT && in.flags2 & INIT_PASSTHROUGH2);
+    atomic_store(&p->offered, in.flags & INIT_EXT ? in.flags2 : 0);
     atomic_store(&p->init_unique, head.unique);
 }
 
@@ -72,14 +73,21 @@ void passthrough_on_reply(struct passthrough *p, const struct iovec *iov, int co
     if (head.unique != init || head.error)
         return;
     atomic_store(&p->init_unique, 0);
-    if (!atomic_load(&p->offered))
-        return;
+    uint32_t offered = atomic_load(&p->offered);
     memcpy(&out, iov[1].iov_base, sizeof(out));
+    if (offered & INIT_DIRECT_MMAP2) {
+        out.flags2 |= INIT_DIRECT_MMAP2;
+        atomic_store(&p->direct_mmap, true);
+    }
+    if (p->wanted && offered & INIT_PASSTHROUGH2) {
+        out.flags2 |= INIT_PASSTHROUGH2;
+        out.max_stack_depth = 1;
+        atomic_store(&p->on, true);
+    }
+    if (!out.flags2)
+        return;
     out.flags |= INIT_EXT;
-    out.flags2 |= INIT_PASSTHROUGH2;
-    out.max_stack_depth = 1;
     memcpy(iov[1].iov_base, &out, sizeof(out));
-    atomic_store(&p->on, true);
 }
 
 int passthrough_backing_open(int session_fd, int fd)

@@ -11,6 +11,8 @@
  * on its way to the kernel, backing files are registered by ioctl on the session's descriptor, and
  * OPEN and CREATE are answered with the kernel's own structs (linux/fuse.h, protocol 7.40).
  *
+ * In the same way we ask that files which are open for direct I/O can be mapped (protocol 7.39).
+ *
  * All functions may be called from any thread.
  */
 
@@ -23,8 +25,9 @@
 struct passthrough {
     bool wanted;
     atomic_ullong init_unique; /* of the INIT request, while it is being answered */
-    atomic_bool offered;       /* by the kernel */
+    atomic_uint offered;       /* flags2 of the kernel */
     atomic_bool on;
+    atomic_bool direct_mmap; /* files with direct I/O can be mapped */
 };
 
 /* Whether this process may ask for it. */

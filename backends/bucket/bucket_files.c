@@ -214,6 +214,21 @@ int bucket_append_log(struct store *s, struct bucket *b, const void *data, size_
 
 /* ---- the end of a bucket ---- */
 
+/* Nobody reads the removed file any more: its pages are free now, not at the next flush. */
+static void close_data(struct store *s, struct bucket *b)
+{
+    int fd;
+    {
+        MCFS_LOCK_SCOPE(&s->lock);
+        fd = b->data_users ? -1 : b->data_fd;
+        if (fd < 0)
+            return;
+        b->data_fd = -1;
+        s->open_fds--;
+    }
+    close(fd);
+}
+
 void bucket_remove_files(struct store *s, struct bucket *b)
 {
     /* The log goes last: one that is left alone is recognised as the rest of a removed bucket. */
@@ -224,6 +239,7 @@ void bucket_remove_files(struct store *s, struct bucket *b)
         if (unlink(path) && errno != ENOENT)
             mcfs_warning("%s: %s", path, strerror(errno));
     }
+    close_data(s, b);
     b->removed = true;
     b->has_meta = b->meta_stale = b->has_gaps = false;
     space_return(s, b->used_bytes);
