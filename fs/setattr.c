@@ -96,6 +96,7 @@ static int set_staged(struct fs *fs, struct inode *inode, const struct stat *st,
             return -1;
     }
     set_atime(inode, st, to_set);
+    inode->dirty |= inode->kind == INODE_TEMP;
     if (inode->kind == INODE_TEMP)
         return inode->opens ? 0 : temp_names_keep(fs->temps, inode, err);
     if (inode->opens || !inode->dirty)

@@ -11,6 +11,7 @@
 
 #define COPY_CHUNK (1u << 20)
 #define SIZE_MAX_BYTES (1ull << 47)
+#define LARGE_WRITE (960u << 10) /* who begins like this goes on: straight into a file */
 
 struct staging {
     char *dir, *path; /* path: NULL while there is no file */
@@ -132,7 +133,8 @@ static int write_raw(struct staging *s, const void *data, size_t len, uint64_t o
                      struct mcfs_error *err)
 {
     uint64_t end = off + len;
-    if (s->fd < 0 && end > s->memory_max && spill(s, err))
+    bool large = end > s->memory_max || (off == 0 && len >= LARGE_WRITE);
+    if (s->fd < 0 && large && spill(s, err))
         return -1;
     if (s->fd >= 0) {
         if (mcfs_pwrite_full(s->fd, data, len, off))
@@ -303,4 +305,9 @@ const char *staging_file(struct staging *s, const struct mcfs_cancel *cancel,
 const char *staging_path(const struct staging *s)
 {
     return s->path;
+}
+
+int staging_fd(const struct staging *s)
+{
+    return s->fd;
 }

@@ -51,8 +51,9 @@ void staging_published(struct staging *s, struct replica_reader *base);
 const char *staging_file(struct staging *s, const struct mcfs_cancel *cancel,
                          struct mcfs_error *err);
 
-/* Path of its file, NULL while there is none. */
+/* Its file: NULL and -1 while there is none. */
 const char *staging_path(const struct staging *s);
+int staging_fd(const struct staging *s);
 
 /* Takes an existing file as the content (after a restart). */
 struct staging *staging_adopt(const char *path, uint64_t memory_max, struct mcfs_error *err);

@@ -6,6 +6,7 @@
 #include "common/file.h"
 #include "common/log.h"
 #include "common/mp.h"
+#include "fs/label.h"
 
 #include <ctype.h>
 #include <fnmatch.h>
@@ -13,7 +14,7 @@
 #include <sys/stat.h>
 
 #define KEEP_NS (86400ll * 1000000000)
-#define INFO_MAX 8192
+#define LABEL_MAX 8192
 
 struct temp_names {
     struct inode_table *inodes;
@@ -145,19 +146,17 @@ struct inode *temp_names_create(struct temp_names *t, struct mcfs_slice tenant,
     }
     inode->staging = staging;
     inode->attr = *attr;
+    inode->dirty = true;
     return inode;
-}
-
-static void info_path(char out[PATH_MAX], const char *content)
-{
-    snprintf(out, PATH_MAX, "%s.info", content);
 }
 
 int temp_names_keep(struct temp_names *t, struct inode *inode, struct mcfs_error *err)
 {
-    char path[PATH_MAX];
-    const char *content = staging_file(inode->staging, NULL, err);
+    const char *content;
     (void)t;
+    if (!inode->dirty)
+        return 0;
+    content = staging_file(inode->staging, NULL, err);
     if (!content)
         return -1;
     _cleanup_buf_ struct mcfs_buf b = MCFS_BUF_INIT;
@@ -170,18 +169,17 @@ int temp_names_keep(struct temp_names *t, struct inode *inode, struct mcfs_error
     mp_put_int(&b, inode->attr.mtime_ns);
     if (b.failed)
         return mcfs_fail_errno(err, ENOMEM, "temporary name");
-    info_path(path, content);
-    return mcfs_write_file(path, b.data, b.len, 0600, false, err);
+    if (label_write(staging_fd(inode->staging), content, b.data, b.len, err))
+        return -1;
+    inode->dirty = false;
+    return 0;
 }
 
-static void remove_info(struct inode *inode)
+static void remove_label(struct inode *inode)
 {
-    char path[PATH_MAX];
     const char *content = inode->staging ? staging_path(inode->staging) : NULL;
-    if (!content)
-        return;
-    info_path(path, content);
-    unlink(path);
+    if (content)
+        label_remove(staging_fd(inode->staging), content);
 }
 
 int temp_names_rename(struct temp_names *t, struct inode *inode, struct mcfs_slice key,
@@ -198,6 +196,7 @@ int temp_names_rename(struct temp_names *t, struct inode *inode, struct mcfs_sli
     MCFS_LOCK_SCOPE(&inode->lock);
     if (inode_rename(t->inodes, inode, INODE_TEMP, key, 0))
         return mcfs_fail_errno(err, ENOMEM, "rename");
+    inode->dirty = true; /* the label has the old name */
     return temp_names_keep(t, inode, err);
 }
 
@@ -207,7 +206,7 @@ void temp_names_drop(struct temp_names *t, struct inode *inode)
         return;
     {
         MCFS_LOCK_SCOPE(&inode->lock);
-        remove_info(inode);
+        remove_label(inode);
         inode->gone = true;
     }
     inode_unlink(t->inodes, inode);
@@ -255,22 +254,18 @@ void temp_names_expire(struct temp_names *t)
     }
 }
 
-/* A name found in the staging directory: content "<name>" described by "<name>.info". */
-static int recover_one(struct temp_names *t, const char *info, const char *content,
+/* A labelled file found in the staging directory. */
+static int recover_one(struct temp_names *t, const char *content, const char *label, size_t len,
                        struct mcfs_error *err)
 {
-    char bytes[INFO_MAX];
     struct mcfs_slice tenant, key;
     struct mcfs_attr attr;
-    ssize_t n = mcfs_read_file(info, bytes, sizeof(bytes), err);
-    if (n < 0)
-        return -1;
-    struct mp_reader r = mp_reader(bytes, (size_t)n);
+    struct mp_reader r = mp_reader(label, len);
     if (!mp_read_array_of(&r, 6) || !mp_read_raw(&r, &tenant) || !mp_read_raw(&r, &key) ||
         !mp_read_u32_max(&r, 07777, &attr.mode) || !mp_read_u32_max(&r, UINT32_MAX, &attr.uid) ||
         !mp_read_u32_max(&r, UINT32_MAX, &attr.gid) || !mp_read_int(&r, &attr.mtime_ns))
-        return mcfs_fail(err, MCFS_INVALID_PARAMS, "%s: not a description of a temporary name",
-                         info);
+        return mcfs_fail(err, MCFS_INVALID_PARAMS, "%s: not described as a temporary name",
+                         content);
     struct staging *staging = staging_adopt(content, t->memory_max, err);
     if (!staging)
         return -1;
@@ -287,6 +282,21 @@ static int recover_one(struct temp_names *t, const char *info, const char *conte
     return 0;
 }
 
+/* A file "<name>.info": whether the file that it belongs to is gone. */
+static bool is_left_over(const char *path)
+{
+    char content[PATH_MAX];
+    size_t len = strlen(path), suffix = strlen(LABEL_SUFFIX);
+    snprintf(content, sizeof(content), "%.*s", (int)(len - suffix), path);
+    return access(content, F_OK) != 0;
+}
+
+static bool is_label(const char *path)
+{
+    size_t len = strlen(path), suffix = strlen(LABEL_SUFFIX);
+    return len > suffix && strcmp(path + len - suffix, LABEL_SUFFIX) == 0;
+}
+
 int temp_names_recover(struct temp_names *t, struct mcfs_error *err)
 {
     _cleanup_dir_ DIR *dir = opendir(t->dir);
@@ -294,24 +304,18 @@ int temp_names_recover(struct temp_names *t, struct mcfs_error *err)
     if (!dir)
         return mcfs_fail_errno(err, errno, "%s", t->dir);
     while ((e = readdir(dir))) {
-        char path[PATH_MAX], other[PATH_MAX];
-        size_t len = strlen(e->d_name);
-        bool is_info = len > 5 && strcmp(e->d_name + len - 5, ".info") == 0;
+        char path[PATH_MAX], label[LABEL_MAX];
+        struct mcfs_error bad = MCFS_ERROR_INIT;
+        ssize_t n;
         if (e->d_name[0] == '.')
             continue;
         snprintf(path, sizeof(path), "%s/%s", t->dir, e->d_name);
-        if (!is_info) {
-            snprintf(other, sizeof(other), "%s/%s.info", t->dir, e->d_name);
-            /* Never closed, so never promised. */
-            if (access(other, F_OK))
-                unlink(path);
-            continue;
-        }
-        struct mcfs_error bad = MCFS_ERROR_INIT;
-        snprintf(other, sizeof(other), "%s/%.*s", t->dir, (int)len - 5, e->d_name);
-        if (access(other, F_OK)) {
-            unlink(path); /* published, or dropped, just before the end */
-        } else if (recover_one(t, path, other, &bad)) {
+        if (is_label(path)) {
+            if (is_left_over(path))
+                unlink(path); /* published, or dropped, just before the end */
+        } else if ((n = label_read(path, label, sizeof(label))) < 0) {
+            unlink(path); /* never closed, so never promised */
+        } else if (recover_one(t, path, label, (size_t)n, &bad)) {
             mcfs_warning("%s", bad.msg);
         }
     }
