@@ -62,12 +62,14 @@ static inline struct fs *fs_of(fuse_req_t req)
 
 /* What each worker thread keeps for its requests, freed when it ends (worker.c). */
 char *worker_buffer(size_t size); /* at least so large; NULL without memory */
-int worker_event(void);           /* an eventfd, emptied; -1 without one */
+int worker_event(void);           /* an eventfd; -1 without one */
+void worker_event_empty(void);    /* after it was set */
 
 /* Interruptible waiting for one request; fs_cancel_end before the reply is sent. */
 struct fs_cancel {
     struct mcfs_cancel cancel;
     fuse_req_t req;
+    bool fired; /* under libfuse's lock of the request */
 };
 void fs_cancel_begin(struct fs_cancel *c, fuse_req_t req);
 void fs_cancel_end(struct fs_cancel *c);

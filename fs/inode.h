@@ -144,9 +144,9 @@ static inline struct inode *inode_from(struct inode_table *t, uint64_t nodeid)
     return nodeid == 1 ? inode_root(t) : (struct inode *)(uintptr_t)nodeid;
 }
 
-static inline bool inode_is_dir(const struct inode *inode)
+static inline bool inode_kind_is_dir(enum inode_kind kind)
 {
-    switch ((enum inode_kind)inode->kind) {
+    switch (kind) {
     case INODE_ROOT:
     case INODE_DIR:
     case INODE_TENANTS:
@@ -157,6 +157,11 @@ static inline bool inode_is_dir(const struct inode *inode)
     default:
         return false;
     }
+}
+
+static inline bool inode_is_dir(const struct inode *inode)
+{
+    return inode_kind_is_dir(inode->kind);
 }
 
 #endif

@@ -76,9 +76,17 @@ static void encode_byte(char c, struct mcfs_buf *out)
         mcfs_buf_append(out, &c, 1);
 }
 
+/* Names that are shown as they are: nearly all. */
+static bool is_plain(struct mcfs_slice raw)
+{
+    return raw.len > 2 && !memchr(raw.data, '%', raw.len) && !memchr(raw.data, 0, raw.len);
+}
+
 void namespace_encode(struct mcfs_slice raw, struct mcfs_buf *out)
 {
-    if (raw.len == 0) {
+    if (is_plain(raw)) {
+        mcfs_buf_append(out, raw.data, raw.len);
+    } else if (raw.len == 0) {
         mcfs_buf_append(out, "%-", 2);
     } else if (mcfs_slice_eq(raw, MCFS_SLICE_LITERAL("."))) {
         mcfs_buf_append(out, "%2E", 3);
@@ -93,7 +101,7 @@ void namespace_encode(struct mcfs_slice raw, struct mcfs_buf *out)
 size_t namespace_encode_piece(struct mcfs_slice raw, size_t from, struct mcfs_buf *out)
 {
     size_t bytes = 0, fits = from;
-    if (from == 0 && raw.len <= 2) {
+    if (from == 0 && (raw.len <= 2 || (raw.len <= NAME_PIECE_MAX && is_plain(raw)))) {
         namespace_encode(raw, out);
         return raw.len;
     }

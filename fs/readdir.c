@@ -14,7 +14,8 @@
 
 #include <dirent.h>
 
-#define BATCH 1024
+#define BATCH_FIRST 512
+#define BATCH_MAX 8192
 #define PART_SHIFT 60
 #define PART_DOTS 0ull
 #define PART_LOCAL 1ull
@@ -22,17 +23,16 @@
 #define PLACE_MASK ((1ull << PART_SHIFT) - 1)
 
 struct item {
-    char *name; /* encoded */
+    uint32_t name; /* encoded, in the list's names */
     enum inode_kind kind;
-    uint64_t size, version;
-    int64_t mtime_ns;
-    struct mcfs_attr attr;
+    ino_t ino;
     uint64_t next; /* offset behind it */
 };
 
 struct items {
     struct item *v;
     size_t count, cap;
+    struct mcfs_buf names; /* each ends in NUL */
     bool failed;
 };
 
@@ -41,8 +41,10 @@ struct dir_handle {
     struct inode *inode;
     struct items local;
     struct items batch;   /* of the master */
+    uint32_t batch_size;  /* entries to ask for */
     uint64_t batch_start; /* cookie that the batch begins behind */
     uint64_t batch_next;  /* cookie to go on with; 0: this is the last one */
+    size_t batch_at;      /* the entry that was listed last, for the next request */
     bool have_batch;
     struct mcfs_table pieces; /* of long names that were listed already */
 };
@@ -52,34 +54,42 @@ static struct dir_handle *dir_of(const struct fuse_file_info *fi)
     return (struct dir_handle *)(uintptr_t)fi->fh;
 }
 
-static struct item *items_add(struct items *list, const void *name, size_t len)
+static const char *item_name(const struct items *list, const struct item *item)
 {
+    return (const char *)list->names.data + item->name;
+}
+
+/* Adds an entry whose encoded name the caller has appended to the list's names from `name` on. */
+static struct item *items_add(struct items *list, size_t name, enum inode_kind kind, ino_t ino)
+{
+    mcfs_buf_append(&list->names, "", 1);
     if (list->count == list->cap) {
         size_t cap = list->cap ? list->cap * 2 : 64;
         struct item *v = realloc(list->v, cap * sizeof(*v));
-        if (!v) {
-            list->failed = true;
+        list->failed |= !v;
+        if (!v)
             return NULL;
-        }
         list->v = v;
         list->cap = cap;
     }
-    struct item *item = &list->v[list->count];
-    *item = (struct item){.name = strndup(name, len)};
-    if (!item->name) {
-        list->failed = true;
+    list->failed |= list->names.failed;
+    if (list->failed)
         return NULL;
-    }
-    list->count++;
-    return item;
+    list->v[list->count] = (struct item){.name = (uint32_t)name, .kind = kind, .ino = ino};
+    return &list->v[list->count++];
 }
 
 static void items_clear(struct items *list)
 {
-    for (size_t i = 0; i < list->count; i++)
-        free(list->v[i].name);
+    mcfs_buf_reset(&list->names);
     list->count = 0;
     list->failed = false;
+}
+
+static void items_free(struct items *list)
+{
+    mcfs_buf_free(&list->names);
+    free(list->v);
 }
 
 static uint64_t piece_hash(const void *e)
@@ -103,84 +113,82 @@ static bool piece_is_new(struct dir_handle *d, const char *name)
     return true;
 }
 
+static bool is_whole_prefix(struct mcfs_slice prefix)
+{
+    return prefix.len == 0 || prefix.data[prefix.len - 1] == '/';
+}
+
+/* Inode number of an entry: its key is the directory's prefix and a raw name. */
+static ino_t entry_ino(const struct inode *dir, struct mcfs_slice name, bool is_dir)
+{
+    char text[2 * MCFS_KEY_MAX];
+    struct mcfs_slice prefix = inode_key(dir);
+    size_t len = prefix.len + name.len;
+    if (len + 1 > sizeof(text))
+        return 2;
+    memcpy(text, prefix.data, prefix.len);
+    memcpy(text + prefix.len, name.data, name.len);
+    text[len] = '/';
+    return fs_ino(inode_tenant(dir), mcfs_slice(text, len + (is_dir && dir->kind == INODE_DIR)),
+                  is_dir);
+}
+
 /* ---- what only this mount has ---- */
 
-struct gather {
-    struct dir_handle *d;
-    struct mcfs_slice rest; /* of a piece's directory: what its children's components begin with */
-};
-
-static void add_encoded(struct items *list, struct mcfs_slice raw, enum inode_kind kind,
-                        struct item **out)
+static void add_encoded(struct dir_handle *d, struct mcfs_slice raw, enum inode_kind kind)
 {
-    struct mcfs_buf name = MCFS_BUF_INIT;
-    namespace_encode(raw, &name);
-    *out = name.failed || name.len > NAME_PIECE_MAX ? NULL : items_add(list, name.data, name.len);
-    if (*out)
-        (*out)->kind = kind;
-    mcfs_buf_free(&name);
+    size_t at = d->local.names.len;
+    namespace_encode(raw, &d->local.names);
+    if (d->local.names.len - at > NAME_PIECE_MAX)
+        d->local.names.len = at;
+    else
+        items_add(&d->local, at, kind, entry_ino(d->inode, raw, kind == INODE_DIR));
 }
 
 static void add_kept(struct mcfs_slice name, const struct mcfs_attr *attr, void *arg)
 {
-    struct gather *g = arg;
-    struct item *item;
-    add_encoded(&g->d->local, name, INODE_DIR, &item);
-    if (item && attr)
-        item->attr = *attr;
+    (void)attr;
+    add_encoded(arg, name, INODE_DIR);
 }
 
 static void add_temp(struct mcfs_slice name, struct inode *inode, void *arg)
 {
-    struct gather *g = arg;
-    struct item *item;
-    add_encoded(&g->d->local, name, INODE_TEMP, &item);
-    if (item) {
-        item->attr = inode->attr;
-        item->size = inode->size;
-    }
+    (void)inode;
+    add_encoded(arg, name, INODE_TEMP);
 }
 
 static void add_view(const char *name, enum inode_kind kind, uint64_t size, int64_t mtime_ns,
                      void *arg)
 {
-    struct gather *g = arg;
-    struct item *item = items_add(&g->d->local, name, strlen(name));
-    if (item) {
-        item->kind = kind;
-        item->size = size;
-        item->mtime_ns = mtime_ns;
-    }
-}
-
-static bool is_whole_prefix(struct mcfs_slice prefix)
-{
-    return prefix.len == 0 || prefix.data[prefix.len - 1] == '/';
+    struct dir_handle *d = arg;
+    size_t at = d->local.names.len;
+    (void)size;
+    (void)mtime_ns;
+    mcfs_buf_append_str(&d->local.names, name);
+    items_add(&d->local, at, kind,
+              entry_ino(d->inode, mcfs_slice_str(name), inode_kind_is_dir(kind)));
 }
 
 static int gather_local(struct fs *fs, struct dir_handle *d, const struct mcfs_cancel *cancel,
                         struct mcfs_error *err)
 {
     struct inode *inode = d->inode;
-    struct gather g = {d, {NULL, 0}};
     struct mcfs_slice tenant = inode_tenant(inode), prefix = inode_key(inode);
     if (inode->kind != INODE_DIR)
-        return view_list(fs, inode, add_view, &g, cancel, err);
+        return view_list(fs, inode, add_view, d, cancel, err);
     if (!is_whole_prefix(prefix))
         return 0;
-    local_dirs_children(fs->dirs, tenant, prefix, add_kept, &g);
-    temp_names_children(fs->temps, tenant, prefix, add_temp, &g);
+    local_dirs_children(fs->dirs, tenant, prefix, add_kept, d);
+    temp_names_children(fs->temps, tenant, prefix, add_temp, d);
     if (prefix.len > 1) {
         struct mcfs_master_lookup found;
         struct mcfs_slice key = mcfs_slice(prefix.data, prefix.len - 1);
         if (mcfs_master_lookup(node_master(fs->node), tenant, key, &found, cancel, err))
             return -1;
-        struct item *item = found.has_object ? items_add(&d->local, "%=", 2) : NULL;
-        if (item) {
-            item->kind = INODE_FILE;
-            item->size = found.object.size;
-            item->version = found.object.version;
-            item->attr = found.object.attr;
+        if (found.has_object) {
+            size_t at = d->local.names.len;
+            mcfs_buf_append_str(&d->local.names, "%=");
+            items_add(&d->local, at, INODE_FILE, fs_ino(tenant, key, false));
         }
     }
     return d->local.failed ? mcfs_fail_errno(err, ENOMEM, "opendir") : 0;
@@ -205,31 +213,29 @@ static bool is_kept(const struct fill *f, struct mcfs_slice name)
                                        mcfs_slice(b.data, b.len), NULL, NULL);
 }
 
-static void add_entry(const struct mcfs_master_entry *e, void *arg)
+static void add_entry(const struct mcfs_master_name *e, void *arg)
 {
     struct fill *f = arg;
+    struct items *list = &f->d->batch;
     if (e->shadowed)
         return; /* the directory of that name shows it as "%=" */
     if (e->name.len < f->within.len || memcmp(e->name.data, f->within.data, f->within.len) != 0 ||
         (f->within.len && e->name.len == f->within.len))
         return;
     struct mcfs_slice rest = mcfs_slice(e->name.data + f->within.len, e->name.len - f->within.len);
-    bool kept = !f->within.len && is_kept(f, e->name);
-    if (kept && e->is_dir)
+    if (e->is_dir && !f->within.len && is_kept(f, e->name))
         return; /* listed among the local ones */
-    _cleanup_buf_ struct mcfs_buf name = MCFS_BUF_INIT;
-    bool whole = namespace_encode_piece(rest, 0, &name) == rest.len;
-    mcfs_buf_append(&name, "", 1);
-    if (name.failed || (!whole && !piece_is_new(f->d, (char *)name.data)))
-        return;
-    struct item *item = items_add(&f->d->batch, name.data, name.len - 1);
+    size_t at = list->names.len, covered = namespace_encode_piece(rest, 0, &list->names);
+    bool whole = covered == rest.len, is_dir = e->is_dir || !whole;
+    ino_t ino = entry_ino(f->d->inode, mcfs_slice(rest.data, covered), is_dir && whole);
+    struct item *item = items_add(list, at, is_dir ? INODE_DIR : INODE_FILE, ino);
     if (!item)
         return;
-    item->kind = e->is_dir || !whole ? INODE_DIR : INODE_FILE;
-    item->version = e->version;
-    item->size = e->size;
-    item->attr = e->attr;
     item->next = e->cookie;
+    if (!whole && !piece_is_new(f->d, item_name(list, item))) {
+        list->count--;
+        list->names.len = at;
+    }
 }
 
 static int fetch(struct fs *fs, struct dir_handle *d, uint64_t cookie,
@@ -244,11 +250,14 @@ static int fetch(struct fs *fs, struct dir_handle *d, uint64_t cookie,
         prefix.len = dir;
     }
     d->batch_start = cookie;
+    d->batch_at = 0;
     d->have_batch = true;
+    /* Who has come so far is likely to go on. */
+    d->batch_size = d->batch_size ? MCFS_MIN(d->batch_size * 2, BATCH_MAX) : BATCH_FIRST;
     do {
         items_clear(&d->batch);
-        if (mcfs_master_list(node_master(fs->node), inode_tenant(d->inode), prefix, cookie, BATCH,
-                             add_entry, &f, &d->batch_next, cancel, err)) {
+        if (mcfs_master_list_names(node_master(fs->node), inode_tenant(d->inode), prefix, cookie,
+                                   d->batch_size, add_entry, &f, &d->batch_next, cancel, err)) {
             d->have_batch = false;
             if (!err || err->code != MCFS_OBJECT_NOT_FOUND)
                 return -1;
@@ -269,10 +278,8 @@ static void dir_free(struct fs *fs, struct dir_handle *d)
     for (size_t i = 0; (piece = mcfs_table_next(&d->pieces, &i));)
         free(piece);
     mcfs_table_free(&d->pieces);
-    items_clear(&d->local);
-    items_clear(&d->batch);
-    free(d->local.v);
-    free(d->batch.v);
+    items_free(&d->local);
+    items_free(&d->batch);
     inode_unref(fs->inodes, d->inode);
     pthread_mutex_destroy(&d->lock);
     free(d);
@@ -319,22 +326,11 @@ struct reply_buf {
     size_t size, used;
 };
 
-static ino_t item_ino(struct reply_buf *r, const struct item *item, mode_t *type)
+static mode_t item_type(const struct item *item)
 {
-    *type = item->kind == INODE_LATEST ? S_IFLNK
-            : item->kind == INODE_FILE || item->kind == INODE_TEMP ||
-                    item->kind == INODE_SNAPFILE || item->kind == INODE_CONTROL_FILE
-                ? S_IFREG
-                : S_IFDIR;
-    struct mcfs_slice prefix = inode_key(r->d->inode);
-    _cleanup_buf_ struct mcfs_buf key = MCFS_BUF_INIT;
-    mcfs_buf_append(&key, prefix.data, prefix.len);
-    if (namespace_decode(mcfs_slice_str(item->name), &key) == NAME_SELF && key.len)
-        key.len--;
-    bool is_dir = *type == S_IFDIR;
-    if (is_dir && item->kind == INODE_DIR)
-        mcfs_buf_append(&key, "/", 1);
-    return fs_ino(inode_tenant(r->d->inode), mcfs_slice(key.data, key.len), is_dir);
+    if (inode_kind_is_dir(item->kind))
+        return S_IFDIR;
+    return item->kind == INODE_LATEST ? S_IFLNK : S_IFREG;
 }
 
 static bool put_item(struct reply_buf *r, const char *name, ino_t ino, mode_t type, uint64_t next)
@@ -362,10 +358,9 @@ static bool list_dots(struct reply_buf *r, uint64_t *place)
 static bool list_local(struct reply_buf *r, uint64_t *place)
 {
     for (; *place < r->d->local.count; ++*place) {
-        struct item *item = &r->d->local.v[*place];
-        mode_t type;
-        ino_t ino = item_ino(r, item, &type);
-        if (!put_item(r, item->name, ino, type, PART_LOCAL << PART_SHIFT | (*place + 1)))
+        const struct item *item = &r->d->local.v[*place];
+        if (!put_item(r, item_name(&r->d->local, item), item->ino, item_type(item),
+                      PART_LOCAL << PART_SHIFT | (*place + 1)))
             return false;
     }
     return true;
@@ -378,6 +373,8 @@ static ssize_t find_in_batch(const struct dir_handle *d, uint64_t cookie)
         return -1;
     if (cookie == d->batch_start)
         return 0;
+    if (d->batch_at < d->batch.count && d->batch.v[d->batch_at].next == cookie)
+        return (ssize_t)d->batch_at + 1;
     for (size_t i = 0; i < d->batch.count; i++)
         if (d->batch.v[i].next == cookie)
             return (ssize_t)i + 1;
@@ -395,12 +392,11 @@ static int list_master(struct reply_buf *r, uint64_t cookie, const struct mcfs_c
         return -1;
     for (;; i = 0) {
         for (; i < d->batch.count; i++) {
-            struct item item = d->batch.v[i];
-            mode_t type;
-            ino_t ino = item_ino(r, &item, &type);
-            item.next |= PART_MASTER << PART_SHIFT;
-            if (!put_item(r, item.name, ino, type, item.next))
+            const struct item *item = &d->batch.v[i];
+            if (!put_item(r, item_name(&d->batch, item), item->ino, item_type(item),
+                          item->next | PART_MASTER << PART_SHIFT))
                 return 0;
+            d->batch_at = i;
         }
         if (!d->batch_next)
             return 0;

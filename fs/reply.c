@@ -11,12 +11,14 @@ static void interrupted(fuse_req_t req, void *arg)
 {
     (void)req;
     struct fs_cancel *c = arg;
+    c->fired = true;
     mcfs_cancel_set(&c->cancel);
 }
 
 void fs_cancel_begin(struct fs_cancel *c, fuse_req_t req)
 {
     c->req = req;
+    c->fired = false;
     c->cancel.fd = worker_event();
     fuse_req_interrupt_func(req, interrupted, c);
 }
@@ -25,6 +27,8 @@ void fs_cancel_end(struct fs_cancel *c)
 {
     fuse_req_interrupt_func(c->req, NULL, NULL);
     c->cancel.fd = -1;
+    if (c->fired) /* the next request of this thread starts afresh */
+        worker_event_empty();
 }
 
 void fs_reply_error(fuse_req_t req, const struct mcfs_error *err)

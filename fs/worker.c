@@ -53,8 +53,13 @@ char *worker_buffer(size_t size)
 int worker_event(void)
 {
     struct worker *w = self();
+    return w ? w->event.fd : -1;
+}
+
+void worker_event_empty(void)
+{
+    struct worker *w = self();
     uint64_t drained;
-    if (!w || (read(w->event.fd, &drained, sizeof(drained)) < 0 && errno != EAGAIN))
-        return -1;
-    return w->event.fd;
+    if (w && read(w->event.fd, &drained, sizeof(drained)) < 0 && errno != EAGAIN)
+        abort(); /* an eventfd that cannot be read */
 }

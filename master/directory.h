@@ -109,10 +109,11 @@ struct list_entry {
 };
 
 /* Visits up to `max` children of the directory `path` ("" is the root, else it ends in '/') behind
- * a cookie (0: from the start); slices live during the call of fn only.  *next gets the cookie to
- * go on with, 0 at the end. OBJECT_NOT_FOUND when there is no such directory. */
+ * a cookie (0: from the start), with names_only without sizes, versions and attributes; slices live
+ * during the call of fn only.  *next gets the cookie to go on with, 0 at the end. OBJECT_NOT_FOUND
+ * when there is no such directory. */
 int directory_list(struct directory *d, struct mcfs_slice tenant, struct mcfs_slice path,
-                   uint64_t cookie, uint32_t max,
+                   uint64_t cookie, uint32_t max, bool names_only,
                    void (*fn)(const struct list_entry *entry, void *arg), void *arg, uint64_t *next,
                    struct mcfs_error *err);
 

@@ -46,6 +46,7 @@ int method_exist_key(struct master *m, struct mcfs_rpc_request *r, struct mcfs_e
 int method_batch_exist_key(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
 int method_lookup(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
 int method_list(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
+int method_list_names(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
 int method_lookup_ahead(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
 int method_put_start(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
 int method_put_end(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);

@@ -23,6 +23,7 @@ struct method {
 #define BATCH_EXIST_KEY method_batch_exist_key
 #define LOOKUP method_lookup
 #define LIST method_list
+#define LIST_NAMES method_list_names
 #define LOOKUP_AHEAD method_lookup_ahead
 #define PUT_START method_put_start
 #define PUT_END method_put_end

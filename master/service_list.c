@@ -11,35 +11,22 @@ struct listing {
     uint32_t count;
 };
 
-static void put_entry(struct mcfs_buf *b, const struct list_entry *e)
-{
-    mp_put_str(b, e->name);
-    mp_put_bool(b, e->is_dir);
-    mp_put_bool(b, e->shadowed);
-    mp_put_uint(b, e->cookie);
-    mp_put_uint(b, e->version);
-    mp_put_uint(b, e->size);
-    put_attr(b, &e->attr);
-}
-
 static void list_one(const struct list_entry *e, void *arg)
 {
     struct listing *l = arg;
     mp_put_array(l->to, 10);
-    put_entry(l->to, e);
+    mp_put_str(l->to, e->name);
+    mp_put_bool(l->to, e->is_dir);
+    mp_put_bool(l->to, e->shadowed);
+    mp_put_uint(l->to, e->cookie);
+    mp_put_uint(l->to, e->version);
+    mp_put_uint(l->to, e->size);
+    put_attr(l->to, &e->attr);
     l->count++;
 }
 
-/* The result of a listing: [next cookie, [entry ...]]; the cookie is known last. */
-static void put_listing(struct mcfs_buf *result, uint64_t next, const struct mcfs_buf *entries)
-{
-    mp_put_array(result, 2);
-    mp_put_uint(result, next);
-    mcfs_buf_append(result, entries->data, entries->len);
-    result->failed |= entries->failed;
-}
-
-int method_list(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err)
+static int answer_listing(struct master *m, struct mcfs_rpc_request *r, bool names,
+                          void (*fn)(const struct list_entry *e, void *arg), struct mcfs_error *err)
 {
     struct mcfs_slice tenant, path;
     uint64_t cookie, max, next;
@@ -49,12 +36,35 @@ int method_list(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error 
     _cleanup_buf_ struct mcfs_buf entries = MCFS_BUF_INIT;
     struct listing l = {.to = &entries};
     size_t at = mp_begin_array(&entries);
-    if (directory_list(m->directory, tenant, path, cookie, (uint32_t)MCFS_MIN(max, LIST_MAX),
-                       list_one, &l, &next, err))
+    if (directory_list(m->directory, tenant, path, cookie, (uint32_t)MCFS_MIN(max, LIST_MAX), names,
+                       fn, &l, &next, err))
         return -1;
     mp_end_array(&entries, at, l.count);
-    put_listing(r->result, next, &entries);
+    mp_put_array(r->result, 2); /* the cookie is known last */
+    mp_put_uint(r->result, next);
+    mcfs_buf_append(r->result, entries.data, entries.len);
+    r->result->failed |= entries.failed;
     return 0;
+}
+
+int method_list(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err)
+{
+    return answer_listing(m, r, false, list_one, err);
+}
+
+static void list_name(const struct list_entry *e, void *arg)
+{
+    struct listing *l = arg;
+    mp_put_array(l->to, 3);
+    mp_put_str(l->to, e->name);
+    mp_put_uint(l->to, e->is_dir ? 1 : e->shadowed ? 2 : 0);
+    mp_put_uint(l->to, e->cookie);
+    l->count++;
+}
+
+int method_list_names(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err)
+{
+    return answer_listing(m, r, true, list_name, err);
 }
 
 /* ---- look-up ahead ---- */
@@ -92,7 +102,7 @@ static int gather_list(struct master *m, struct gathered *g, struct mcfs_slice t
     g->entries = malloc((size_t)g->max * sizeof(*g->entries));
     if (!g->entries)
         return mcfs_fail_errno(err, ENOMEM, "listing");
-    if (directory_list(m->directory, tenant, g->dir, cookie, g->max, gather, g, next, err))
+    if (directory_list(m->directory, tenant, g->dir, cookie, g->max, true, gather, g, next, err))
         return -1;
     if (g->keys.failed)
         return mcfs_fail_errno(err, ENOMEM, "listing");

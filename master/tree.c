@@ -18,6 +18,7 @@ struct dir {
     uint32_t cap;
     uint32_t hole; /* first unused place + 1, or 0 */
     uint32_t name_len;
+    uint32_t subdirs; /* children that are directories */
     int64_t mtime_ns;
     union {
         uint32_t few[INLINE_CHILDREN];
@@ -189,6 +190,7 @@ static uint32_t add_child(struct dir *d, uint32_t child)
     }
     children(d)[place] = child;
     d->count++;
+    d->subdirs += child >> 31;
     return place;
 }
 
@@ -208,8 +210,10 @@ static uint32_t make_dir(struct tree *t, uint32_t parent, uint32_t tenant, struc
         }
     }
     if (table_add(t, dir)) {
-        if (parent)
+        if (parent) {
+            at(t, parent)->subdirs--;
             tree_del(t, parent, d->place, at(t, parent)->mtime_ns);
+        }
         arena_free(t->arena, 0, dir, (uint32_t)(sizeof(struct dir) + name.len));
         return 0;
     }
@@ -271,6 +275,7 @@ void tree_prune(struct tree *t, uint32_t dir)
         children(up)[place] = HOLE | up->hole;
         up->hole = place + 1;
         up->count--;
+        up->subdirs--;
         dir = parent;
     }
 }
@@ -283,6 +288,18 @@ void tree_del(struct tree *t, uint32_t dir, uint32_t place, int64_t now_ns)
     d->count--;
     d->mtime_ns = now_ns;
     tree_prune(t, dir);
+}
+
+bool tree_has_subdirs(struct tree *t, uint32_t dir)
+{
+    return at(t, dir)->subdirs > 0;
+}
+
+uint32_t tree_peek(struct tree *t, uint32_t dir, uint32_t place)
+{
+    struct dir *d = at(t, dir);
+    uint32_t child = place < d->used ? children(d)[place] : 0;
+    return child & TREE_CHILD_DIR || !(child & HOLE) ? child : 0;
 }
 
 uint32_t tree_next(struct tree *t, uint32_t dir, uint32_t *place)

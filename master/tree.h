@@ -54,6 +54,12 @@ void tree_del(struct tree *t, uint32_t dir, uint32_t place, int64_t now_ns);
 /* Drops directories without children up from `dir` (after tree_dir with make and a failed add). */
 void tree_prune(struct tree *t, uint32_t dir);
 
+/* Whether any child is a directory. */
+bool tree_has_subdirs(struct tree *t, uint32_t dir);
+
+/* The child at a place, 0 when there is none. */
+uint32_t tree_peek(struct tree *t, uint32_t dir, uint32_t place);
+
 /* The next child at or after *place; 0 at the end.  *place moves behind it. */
 uint32_t tree_next(struct tree *t, uint32_t dir, uint32_t *place);
 

@@ -43,6 +43,9 @@
       "[next cookie, [[name, directory?, shadowed?, cookie, version, size, mode, uid, gid, "       \
       "mtime_ns] ...]]",                                                                           \
       "Children of a directory (\"\" or ending in '/') behind a cookie; next cookie 0: no more.")  \
+    X(LIST_NAMES, "ListNames", "[tenant, directory, cookie, max]",                                 \
+      "[next cookie, [[name, kind, cookie] ...]]",                                                 \
+      "The names alone; kind: 0 object, 1 directory, 2 an object that a directory shadows.")       \
     X(LOOKUP_AHEAD, "LookupAhead", "[session, tenant, path, max]",                                 \
       "[object or nil, directory's mtime_ns or nil, "                                              \
       "[[name, version, size, lease_ms, mode, uid, gid, mtime_ns] ...]]",                          \

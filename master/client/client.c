@@ -233,29 +233,64 @@ int mcfs_master_lookup_ahead(struct mcfs_master *m, struct mcfs_slice tenant,
     return 0;
 }
 
+/* Asks for a batch; the reader then stands before the first of n entries. */
+static int ask_listing(struct mcfs_master *m, const char *method, struct mcfs_slice tenant,
+                       struct mcfs_slice dir, uint64_t cookie, uint32_t max,
+                       struct mcfs_rpc_reply *reply, uint64_t *next, uint32_t *n,
+                       const struct mcfs_cancel *cancel, struct mcfs_error *err)
+{
+    _cleanup_buf_ struct mcfs_buf p = MCFS_BUF_INIT;
+    mp_put_str(&p, tenant);
+    mp_put_str(&p, dir);
+    mp_put_uint(&p, cookie);
+    mp_put_uint(&p, max);
+    if (call(m, method, false, 4, &p, reply, cancel, err))
+        return -1;
+    struct mp_reader *r = &reply->result;
+    if (!mp_read_array_of(r, 2) || !mp_read_uint(r, next) || !mp_read_array(r, n))
+        return bad_answer(method, err);
+    return 0;
+}
+
 int mcfs_master_list(struct mcfs_master *m, struct mcfs_slice tenant, struct mcfs_slice dir,
                      uint64_t cookie, uint32_t max,
                      void (*fn)(const struct mcfs_master_entry *entry, void *arg), void *arg,
                      uint64_t *next, const struct mcfs_cancel *cancel, struct mcfs_error *err)
 {
-    _cleanup_buf_ struct mcfs_buf p = MCFS_BUF_INIT;
     _cleanup_reply_ struct mcfs_rpc_reply reply = MCFS_RPC_REPLY_INIT;
-    mp_put_str(&p, tenant);
-    mp_put_str(&p, dir);
-    mp_put_uint(&p, cookie);
-    mp_put_uint(&p, max);
-    if (call(m, "List", false, 4, &p, &reply, cancel, err))
-        return -1;
     struct mp_reader *r = &reply.result;
     uint32_t n;
-    if (!mp_read_array_of(r, 2) || !mp_read_uint(r, next) || !mp_read_array(r, &n))
-        return bad_answer("List", err);
+    if (ask_listing(m, "List", tenant, dir, cookie, max, &reply, next, &n, cancel, err))
+        return -1;
     for (uint32_t i = 0; i < n; i++) {
         struct mcfs_master_entry e;
         if (!mp_read_array_of(r, 10) || !mp_read_raw(r, &e.name) || !mp_read_bool(r, &e.is_dir) ||
             !mp_read_bool(r, &e.shadowed) || !mp_read_uint(r, &e.cookie) ||
             !mp_read_uint(r, &e.version) || !mp_read_uint(r, &e.size) || !read_attr(r, &e.attr))
             return bad_answer("List", err);
+        fn(&e, arg);
+    }
+    return 0;
+}
+
+int mcfs_master_list_names(struct mcfs_master *m, struct mcfs_slice tenant, struct mcfs_slice dir,
+                           uint64_t cookie, uint32_t max,
+                           void (*fn)(const struct mcfs_master_name *name, void *arg), void *arg,
+                           uint64_t *next, const struct mcfs_cancel *cancel, struct mcfs_error *err)
+{
+    _cleanup_reply_ struct mcfs_rpc_reply reply = MCFS_RPC_REPLY_INIT;
+    struct mp_reader *r = &reply.result;
+    uint32_t n;
+    if (ask_listing(m, "ListNames", tenant, dir, cookie, max, &reply, next, &n, cancel, err))
+        return -1;
+    for (uint32_t i = 0; i < n; i++) {
+        struct mcfs_master_name e;
+        uint32_t kind;
+        if (!mp_read_array_of(r, 3) || !mp_read_raw(r, &e.name) || !mp_read_u32_max(r, 2, &kind) ||
+            !mp_read_uint(r, &e.cookie))
+            return bad_answer("ListNames", err);
+        e.is_dir = kind == 1;
+        e.shadowed = kind == 2;
         fn(&e, arg);
     }
     return 0;

@@ -119,6 +119,18 @@ int mcfs_master_list(struct mcfs_master *m, struct mcfs_slice tenant, struct mcf
                      void (*fn)(const struct mcfs_master_entry *entry, void *arg), void *arg,
                      uint64_t *next, const struct mcfs_cancel *cancel, struct mcfs_error *err);
 
+struct mcfs_master_name {
+    struct mcfs_slice name; /* raw; lives during the call of fn */
+    bool is_dir, shadowed;
+    uint64_t cookie;
+};
+/* The same, names alone, which costs the master half. */
+int mcfs_master_list_names(struct mcfs_master *m, struct mcfs_slice tenant, struct mcfs_slice dir,
+                           uint64_t cookie, uint32_t max,
+                           void (*fn)(const struct mcfs_master_name *name, void *arg), void *arg,
+                           uint64_t *next, const struct mcfs_cancel *cancel,
+                           struct mcfs_error *err);
+
 int mcfs_master_put_start(struct mcfs_master *m, struct mcfs_slice tenant, struct mcfs_slice key,
                           uint64_t size, bool replace, uint64_t *version,
                           const struct mcfs_cancel *cancel, struct mcfs_error *err);

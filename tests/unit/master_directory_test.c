@@ -105,7 +105,8 @@ static struct listing list(struct directory *d, const char *dir, uint32_t batch)
     struct listing l = {0, 0};
     uint64_t cookie = 0;
     do {
-        directory_list(d, TENANT, mcfs_slice_str(dir), cookie, batch, count, &l, &cookie, NULL);
+        directory_list(d, TENANT, mcfs_slice_str(dir), cookie, batch, false, count, &l, &cookie,
+                       NULL);
     } while (cookie);
     return l;
 }
