@@ -4,6 +4,7 @@
 
 #include "common/cleanup.h"
 #include "common/clock.h"
+#include "fs/loop.h"
 #include "fs/namespace.h"
 
 /* What the master said of an object, for the inode of that version. */
@@ -24,7 +25,7 @@ static void init_file(struct inode *inode, void *arg)
 static uint64_t note_lease(struct fs *fs, struct inode *inode, const struct seen *seen)
 {
     {
-        MCFS_LOCK_SCOPE(&inode->lock);
+        LOOP_LOCK_SCOPE(&inode->lock);
         if (inode->kind == INODE_FILE)
             init_file(inode, (void *)(uintptr_t)seen);
         inode->gone = false;
@@ -58,7 +59,7 @@ static int give_dir(struct fs *fs, struct mcfs_slice tenant, struct mcfs_slice p
 {
     struct inode *dir = inode_get(fs->inodes, INODE_DIR, tenant, prefix, 0, NULL, NULL);
     if (dir && mtime_ns) {
-        MCFS_LOCK_SCOPE(&dir->lock);
+        LOOP_LOCK_SCOPE(&dir->lock);
         dir->attr.mtime_ns = mtime_ns;
     }
     return give(fs, dir, fs_dir_timeout(fs), e, err);
@@ -126,8 +127,10 @@ int fs_resolve(struct fs *fs, struct inode *parent, const char *name, int pid,
                const struct mcfs_cancel *cancel, struct fuse_entry_param *e, struct mcfs_error *err)
 {
     struct mcfs_slice tenant = inode_tenant(parent), prefix = inode_key(parent);
-    if (parent->kind != INODE_DIR)
+    if (parent->kind != INODE_DIR) {
+        loop_may_wait();
         return view_lookup(fs, parent, name, cancel, e, err);
+    }
     _cleanup_buf_ struct mcfs_buf key = MCFS_BUF_INIT;
     mcfs_buf_append(&key, prefix.data, prefix.len);
     enum name_kind kind = namespace_decode(mcfs_slice_str(name), &key);
@@ -213,10 +216,11 @@ static double renew_dir(struct fs *fs, struct inode *inode, const struct mcfs_ca
     struct mcfs_master_lookup found;
     if (prefix.len && prefix.data[prefix.len - 1] == '/')
         prefix.len--;
+    loop_may_wait();
     if (mcfs_master_lookup(node_master(fs->node), inode_tenant(inode), prefix, &found, cancel,
                            NULL) == 0 &&
         found.is_dir) {
-        MCFS_LOCK_SCOPE(&inode->lock);
+        LOOP_LOCK_SCOPE(&inode->lock);
         inode->attr.mtime_ns = found.dir_mtime_ns;
     }
     return fs_dir_timeout(fs);
@@ -236,7 +240,7 @@ void fs_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
     else if (inode->kind == INODE_DIR)
         timeout = renew_dir(fs, inode, &c.cancel);
     fs_cancel_end(&c);
-    pthread_mutex_lock(&inode->lock);
+    loop_lock(&inode->lock);
     if (inode->staging)
         inode->size = staging_size(inode->staging);
     fs_fill_stat(fs, inode, &st);

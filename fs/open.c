@@ -4,10 +4,12 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "fs/handle.h"
+#include "fs/loop.h"
 #include "fs/namespace.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 static struct handle *handle_new(struct fs *fs, struct inode *inode, int pid,
@@ -52,7 +54,7 @@ static int backing_of(struct fs *fs, struct inode *inode, struct replica_reader 
 static int attach(struct fs *fs, struct handle *h)
 {
     struct inode *inode = h->inode;
-    MCFS_LOCK_SCOPE(&inode->lock);
+    LOOP_LOCK_SCOPE(&inode->lock);
     if (h->staged)
         h->direct = fs->passthrough.direct_mmap;
     else if (inode->kind != INODE_FILE)
@@ -73,7 +75,7 @@ static void detach(struct fs *fs, struct handle *h)
     struct inode *inode = h->inode;
     if (!h->passing && !h->cached)
         return;
-    MCFS_LOCK_SCOPE(&inode->lock);
+    LOOP_LOCK_SCOPE(&inode->lock);
     inode->passing_opens -= h->passing;
     inode->cached_opens -= h->cached;
     if (h->passing && !inode->passing_opens) {
@@ -89,7 +91,7 @@ static void push_small(struct fs *fs, struct handle *h)
     struct mcfs_error err = MCFS_ERROR_INIT;
     uint64_t size;
     {
-        MCFS_LOCK_SCOPE(&inode->lock);
+        LOOP_LOCK_SCOPE(&inode->lock);
         size = inode->size;
         if (!h->cached || !h->reader || inode->pushed || size == 0 || size > PUSH_MAX)
             return;
@@ -97,8 +99,16 @@ static void push_small(struct fs *fs, struct handle *h)
     }
     uint64_t offset, length;
     char *buf = worker_buffer(PUSH_MAX);
-    if (buf && node_reader_fd(h->reader, &offset, &length) >= 0 && length == size &&
-        node_reader_read(h->reader, buf, size, 0, NULL, &err) == (int64_t)size)
+    int fd = node_reader_fd(h->reader, &offset, &length);
+    if (!buf || fd < 0 || length != size)
+        return;
+    struct iovec iov = {buf, size};
+    bool have = preadv2(fd, &iov, 1, (off_t)offset, RWF_NOWAIT) == (ssize_t)size;
+    if (!have) {
+        loop_may_wait(); /* for the disk */
+        have = node_reader_read(h->reader, buf, size, 0, NULL, &err) == (int64_t)size;
+    }
+    if (have)
         fs_push(fs, inode, buf, size);
 }
 
@@ -153,6 +163,7 @@ static int open_staged(struct fs *fs, struct handle *h, int flags, const struct 
                        struct mcfs_error *err)
 {
     struct inode *inode = h->inode;
+    loop_may_wait();
     MCFS_LOCK_SCOPE(&inode->lock);
     if (!inode->staging)
         return mcfs_fail_errno(err, ESTALE, "open"); /* published meanwhile */
@@ -183,6 +194,7 @@ static int open_inode(struct fs *fs, struct inode *inode, struct handle *h, int 
     case INODE_TEMP:
         return open_staged(fs, h, flags, cancel, err);
     case INODE_CONTROL_FILE:
+        loop_may_wait();
         h->content_len = view_control_content(fs, inode, &h->content, err);
         return h->content_len < 0 ? -1 : 0;
     case INODE_SNAPFILE:
@@ -427,6 +439,7 @@ void fs_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
     struct mcfs_error err = MCFS_ERROR_INIT;
     (void)ino;
     if (h->staged) {
+        loop_may_wait();
         MCFS_LOCK_SCOPE(&inode->lock);
         inode->opens--;
         if (inode->kind == INODE_TEMP && !inode->gone && inode->staging && h->writable) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What replies have in common: errors, attributes, time limits, interruption. */
 #include "fs/fs.h"
+#include "fs/loop.h"
 
 #include "common/cleanup.h"
 #include "common/clock.h"
@@ -20,6 +21,7 @@ void fs_cancel_begin(struct fs_cancel *c, fuse_req_t req)
     c->req = req;
     c->fired = false;
     c->cancel.fd = worker_event();
+    c->cancel.watch = loop_watch();
     fuse_req_interrupt_func(req, interrupted, c);
 }
 
@@ -139,7 +141,7 @@ void fs_fill_entry(struct fs *fs, struct inode *inode, double timeout, struct fu
 {
     *e = (struct fuse_entry_param){
         .ino = inode_nodeid(inode), .attr_timeout = timeout, .entry_timeout = timeout};
-    pthread_mutex_lock(&inode->lock);
+    loop_lock(&inode->lock);
     fs_fill_stat(fs, inode, &e->attr);
     pthread_mutex_unlock(&inode->lock);
 }

@@ -5,6 +5,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "fs/fs.h"
+#include "fs/loop.h"
 
 #include <fcntl.h>
 #include <limits.h>
@@ -17,7 +18,6 @@
 
 #define JANITOR_MS 1000
 #define TEMP_EXPIRE_MS 3600000
-#define MAX_THREADS 64
 
 struct run {
     struct fs fs;
@@ -173,6 +173,7 @@ static int start_node(struct run *run, const struct source *source, struct state
                                  .lease_wait_ms = (uint32_t)o->lease_wait_ms,
                                  .read_only = o->ro,
                                  .verify_strict = strcmp(o->verify, "strict") == 0,
+                                 .may_wait = loop_may_wait,
                                  .recall = fs_recall,
                                  .lost = fs_session_lost,
                                  .arg = &run->fs};
@@ -318,14 +319,7 @@ static int serve(struct run *run, struct mcfs_error *err)
                   "cannot mount on %s: is /dev/fuse there, and may this user mount?",
                   fs->options->mountpoint);
     } else if (take_descriptor(fs, err) == 0) {
-        struct fuse_loop_config *config = fuse_loop_cfg_create();
-        fuse_loop_cfg_set_max_threads(config, MAX_THREADS);
-        fuse_loop_cfg_set_idle_threads(config, fs->options->threads ? fs->options->threads : 10);
-        int signal = fuse_session_loop_mt(fs->session, config);
-        fuse_loop_cfg_destroy(config);
-        if (signal < 0)
-            mcfs_warning("the FUSE loop ended: %s", strerror(-signal));
-        rc = 0;
+        rc = loop_run(fs->session, fs->options->threads, err);
         fs_stop_notifying(fs);
         fuse_session_unmount(fs->session);
     }

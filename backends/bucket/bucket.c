@@ -170,32 +170,6 @@ static int store_locate(struct mcfs_backend *b, struct mcfs_slice tenant, struct
     return 0;
 }
 
-static int store_scan(struct mcfs_backend *b, mcfs_backend_scan_fn fn, void *arg,
-                      struct mcfs_error *err)
-{
-    struct store *s = (struct store *)b;
-    (void)err;
-    for (unsigned i = 0; i < INDEX_STRIPES; i++) {
-        MCFS_LOCK_SCOPE(&s->stripes[i].lock);
-        const struct entry *e;
-        for (size_t k = 0; (e = mcfs_table_next(&s->stripes[i].table, &k));) {
-            const char *nul = memchr(e->key, 0, e->key_len); /* there is one in every indexed key */
-            size_t tenant_len = (size_t)(nul - e->key);
-            struct mcfs_object o = {.tenant = mcfs_slice(e->key, tenant_len),
-                                    .key = mcfs_slice(nul + 1, e->key_len - tenant_len - 1),
-                                    .version = e->version,
-                                    .size = e->size,
-                                    .attr = e->attr,
-                                    .crc32c = e->crc32c,
-                                    .has_crc = e->has_crc,
-                                    .data_type = e->data_type};
-            if (!fn(&o, arg))
-                return 0;
-        }
-    }
-    return 0;
-}
-
 static void store_stats(struct mcfs_backend *b, struct mcfs_backend_stats *out)
 {
     struct store *s = (struct store *)b;

@@ -65,7 +65,7 @@ struct bucket {
     /* Under the store's lock: */
     struct bucket *prev, *next; /* all buckets of the store */
     bool listed_dirty;          /* in the store's list of dirty buckets */
-    uint32_t arrivals;          /* writers on the way to its lock */
+    uint32_t arrivals;          /* writers and scans on the way to its lock */
 };
 
 /* What is known of a value's bytes; what was put is good. */
@@ -254,6 +254,9 @@ struct range *bucket_gaps(const struct bucket *b, size_t *n);
 void bucket_punch(struct store *s, struct bucket *b, const struct range *gaps, size_t n);
 
 /* ---- bucket_write.c, bucket_change.c, bucket_read.c ---- */
+
+/* bucket_scan.c */
+int store_scan(struct mcfs_backend *b, mcfs_backend_scan_fn fn, void *arg, struct mcfs_error *err);
 
 size_t store_put(struct mcfs_backend *b, struct mcfs_backend_put *items, size_t n);
 size_t store_remove(struct mcfs_backend *b, struct mcfs_backend_name *names, size_t n);

@@ -14,6 +14,7 @@
 
 #define IDLE_MAX 64         /* connections kept for the next call */
 #define RECEIVE_CHUNK 65536 /* bytes asked for at a time */
+#define SPIN_NS 40000       /* about what a sleep and a wake-up cost */
 #define RETRY_FIRST_MS 2    /* wait before the second attempt; doubles */
 #define RETRY_MAX_MS 100
 
@@ -50,17 +51,25 @@ void mcfs_cancel_free(struct mcfs_cancel *c)
 static int wait_for(int fd, short events, int64_t deadline_ms, const struct mcfs_cancel *cancel,
                     struct mcfs_error *err)
 {
-    struct pollfd p[2] = {{.fd = fd, .events = events},
-                          {.fd = cancel ? cancel->fd : -1, .events = POLLIN}};
+    const struct mcfs_watch *watch = cancel ? cancel->watch : NULL;
+    struct pollfd p[3] = {{.fd = fd, .events = events},
+                          {.fd = cancel ? cancel->fd : -1, .events = POLLIN},
+                          {.fd = watch ? watch->fd : -1, .events = POLLIN}};
+    int64_t spin_until_ns = watch ? mcfs_mono_ns() + SPIN_NS : 0;
     for (;;) {
         int64_t left = deadline_ms - mcfs_mono_ms();
-        int n = poll(p, 2, left <= 0 ? 0 : left > 60000 ? 60000 : (int)left);
+        bool spin = p[2].fd >= 0 && mcfs_mono_ns() < spin_until_ns;
+        int n = poll(p, 3, left <= 0 || spin ? 0 : left > 60000 ? 60000 : (int)left);
         if (n < 0 && errno != EINTR)
             return mcfs_fail_errno(err, errno, "poll");
         if (n > 0 && p[1].revents)
             return mcfs_fail_errno(err, EINTR, "interrupted");
         if (n > 0 && p[0].revents)
             return 1;
+        if (n > 0 && p[2].revents) {
+            watch->ready();
+            p[2].fd = -1;
+        }
         if (mcfs_mono_ms() >= deadline_ms)
             return 0;
     }

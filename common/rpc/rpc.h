@@ -102,13 +102,21 @@ uint64_t mcfs_rpc_conn_tag(const struct mcfs_rpc_conn *c);
 
 /* ---- one client connection (for sessions that also hear notifications) ---- */
 
+/* Something that whoever waits keeps an eye on: when fd becomes readable, `ready` is called, once
+ * or more often, in the waiting thread.  Such a wait polls for a moment before it sleeps. */
+struct mcfs_watch {
+    int fd;
+    void (*ready)(void);
+};
+
 /* Ends waits: poll()able, set once. */
 struct mcfs_cancel {
-    int fd; /* eventfd, or -1 while nobody waits */
+    int fd;                         /* eventfd, or -1 while nobody waits */
+    const struct mcfs_watch *watch; /* or NULL */
 };
 #define MCFS_CANCEL_INIT                                                                           \
     {                                                                                              \
-        -1                                                                                         \
+        -1, NULL                                                                                   \
     }
 int mcfs_cancel_init(struct mcfs_cancel *c);
 void mcfs_cancel_set(struct mcfs_cancel *c);

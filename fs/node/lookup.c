@@ -27,6 +27,7 @@ int node_lookup(struct node *n, struct mcfs_slice tenant, struct mcfs_slice path
         out->is_dir = false;
         return 0;
     }
+    may_wait(n, cancel);
     const char *slash = path.len ? memrchr(path.data, '/', path.len) : NULL;
     struct mcfs_slice dir = mcfs_slice(path.data, slash ? (size_t)(slash + 1 - path.data) : 0);
     struct taking t = {n, &mark, tenant, dir};

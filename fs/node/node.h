@@ -30,7 +30,8 @@ struct node_config {
     struct mcfs_backend_config store;
     uint32_t rpc_timeout_ms, lease_wait_ms;
     bool read_only;
-    bool verify_strict; /* check even large values before they are read, not soon after */
+    bool verify_strict;     /* check even large values before they are read, not soon after */
+    void (*may_wait)(void); /* called before the caller's thread asks another process; or NULL */
     /* The mount's part in the lease protocol; see struct mcfs_session_ops. */
     void (*recall)(void *arg, struct mcfs_slice tenant, struct mcfs_slice key, uint64_t version);
     void (*lost)(void *arg);

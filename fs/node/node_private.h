@@ -40,6 +40,13 @@ int data_server_handle(void *arg, struct mcfs_rpc_request *request, struct mcfs_
 struct data_server *data_server_new(struct node *n);
 void data_server_free(struct data_server *d);
 
+/* Nothing to do for a wait that is watched. */
+static inline void may_wait(const struct node *n, const struct mcfs_cancel *cancel)
+{
+    if (n->config.may_wait && !(cancel && cancel->watch))
+        n->config.may_wait();
+}
+
 /* lookup.c: what is known of a key is so no more, or may not be. */
 void node_forget(struct node *n, struct mcfs_slice tenant, struct mcfs_slice key);
 

@@ -7,6 +7,7 @@
 #include "common/id.h"
 
 #include <inttypes.h>
+#include <sys/uio.h>
 
 #define REMOTE_READ_MAX (4u << 20) /* bytes asked for in one request */
 #define VERIFY_NOW_MAX (1u << 20)  /* bytes of a value */
@@ -58,6 +59,15 @@ static bool readable(const struct mcfs_master_replica *r)
     return r->type == MCFS_REPLICA_LOCAL_DISK && r->connected && r->endpoint[0];
 }
 
+/* Whether reading the value needs no disk, as far as its ends tell. */
+static bool is_cached(int fd, uint64_t offset, uint64_t length)
+{
+    char byte;
+    struct iovec iov = {&byte, 1};
+    return fd >= 0 && length && preadv2(fd, &iov, 1, (off_t)offset, RWF_NOWAIT) == 1 &&
+           preadv2(fd, &iov, 1, (off_t)(offset + length - 1), RWF_NOWAIT) == 1;
+}
+
 /* Small values are checked before their first reader gets them, large ones soon after, because
  * nobody should wait for a gigabyte to be read twice. */
 static int check(struct node *n, struct mcfs_backend_reader *local, struct mcfs_slice tenant,
@@ -66,11 +76,13 @@ static int check(struct node *n, struct mcfs_backend_reader *local, struct mcfs_
     uint64_t offset, length;
     if (!n->ops->reader_is_verified || n->ops->reader_is_verified(local))
         return 0;
-    n->ops->reader_fd(local, &offset, &length);
+    int fd = n->ops->reader_fd(local, &offset, &length);
     if (length > VERIFY_NOW_MAX && !n->config.verify_strict) {
         verifier_add(n->verifier, tenant, key, version);
         return 0;
     }
+    if (!is_cached(fd, offset, length))
+        may_wait(n, NULL);
     return n->ops->reader_verify(local, err);
 }
 
@@ -218,6 +230,7 @@ struct replica_reader *node_open(struct node *n, struct mcfs_slice tenant, struc
                                  struct mcfs_master_object *object,
                                  const struct mcfs_cancel *cancel, struct mcfs_error *err)
 {
+    may_wait(n, cancel);
     for (int i = 0; i < LOOKUPS_MAX; i++) {
         if (mcfs_master_get(n->master, tenant, key, object, cancel, err))
             return NULL;

@@ -364,6 +364,8 @@ uint64_t session_wait(struct mcfs_master *m, int64_t deadline_ms, const struct m
                           m->last.msg[0] ? ": " : "", m->last.msg);
                 return 0;
             }
+            if (cancel && cancel->watch)
+                cancel->watch->ready(); /* this will take a while */
             if (!cancel || cancel->fd < 0) {
                 mcfs_cond_wait_until(&m->changed, &m->lock, mcfs_mono_ns() + 100 * 1000000LL);
                 continue;
