@@ -30,6 +30,10 @@ struct fs {
     struct node *node;
     struct fuse_session *session;
     struct passthrough passthrough;
+    bool skip_open; /* the kernel opens files by itself (unopened.c) */
+    pthread_mutex_t unopened_lock;
+    struct inode *unopened[1024]; /* that have a reader, latest last; references held */
+    unsigned unopened_next;
     struct inode_table *inodes;
     struct local_dirs *dirs;
     struct temp_names *temps;
@@ -129,6 +133,9 @@ void fs_fsync(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_file_inf
 void fs_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi);
 void fs_write_buf(fuse_req_t req, fuse_ino_t ino, struct fuse_bufvec *in, off_t off,
                   struct fuse_file_info *fi);
+/* Answers a READ straight from a file. */
+#define SPLICE_MIN (32u << 10) /* bytes; below this a copy is cheaper than setting up a pipe */
+void fs_reply_from_fd(fuse_req_t req, int fd, uint64_t at, size_t len);
 void fs_lseek(fuse_req_t req, fuse_ino_t ino, off_t off, int whence, struct fuse_file_info *fi);
 
 /* names.c */
@@ -154,6 +161,12 @@ void fs_removexattr(fuse_req_t req, fuse_ino_t ino, const char *name);
 
 /* statfs.c */
 void fs_statfs(fuse_req_t req, fuse_ino_t ino);
+
+/* unopened.c: a READ without an OPEN before it. */
+void unopened_read(fuse_req_t req, struct inode *inode, size_t size, uint64_t off);
+/* The store is about to let go of a version: whoever has it open keeps it. */
+void unopened_hold(void *arg, struct mcfs_slice tenant, struct mcfs_slice key, uint64_t version);
+void unopened_free(struct fs *fs);
 
 /* push.c: an object's bytes into the kernel's page cache before anybody asks for them. */
 void fs_push(struct fs *fs, struct inode *inode, const void *data, size_t len);

@@ -92,6 +92,8 @@ static struct inode *make(struct inode_table *t, enum inode_kind kind, struct mc
 static void destroy(struct inode_table *t, struct inode *i)
 {
     staging_free(i->staging);
+    node_reader_close(i->held);
+    free(i->content);
     pthread_mutex_destroy(&i->lock);
     for (struct inode_name *n = atomic_load(&i->name), *older; n; n = older) {
         older = n->older;

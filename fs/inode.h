@@ -64,6 +64,12 @@ struct inode {
     int backing_id; /* 0: none */
     uint32_t passing_opens, cached_opens;
     bool pushed; /* into the page cache, at its first open */
+    /* FILE that the kernel opens by itself (unopened.c) */
+    struct replica_reader *held;
+    uint32_t held_users;
+    bool pinned; /* `held` stays: the store is about to let go of the bytes */
+    /* CONTROL_FILE that the kernel opens by itself: what it said when it was looked up */
+    char *content;
 
     /* WRITER and TEMP */
     struct staging *staging;

@@ -7,9 +7,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#define SPLICE_MIN (32u << 10) /* below this a copy is cheaper than setting up a pipe */
-
-static void reply_from_fd(fuse_req_t req, int fd, uint64_t at, size_t len)
+void fs_reply_from_fd(fuse_req_t req, int fd, uint64_t at, size_t len)
 {
     struct fuse_bufvec out = FUSE_BUFVEC_INIT(len);
     out.buf[0].flags = FUSE_BUF_IS_FD | FUSE_BUF_FD_SEEK | FUSE_BUF_FD_RETRY;
@@ -59,17 +57,21 @@ static int64_t read_bytes(struct fs *fs, struct handle *h, char *buf, size_t siz
 void fs_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi)
 {
     struct fs *fs = fs_of(req);
+    struct inode *inode = inode_from(fs->inodes, ino);
     struct handle *h = handle_of(fi);
     uint64_t at, length;
-    (void)ino;
     atomic_fetch_add_explicit(&fs->counters.reads, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&fs->counters.read_bytes, size, memory_order_relaxed);
-    if (h->reader && size >= SPLICE_MIN) {
+    if (!h && inode->kind == INODE_FILE) {
+        unopened_read(req, inode, size, (uint64_t)off);
+        return;
+    }
+    if (h && h->reader && size >= SPLICE_MIN) {
         int fd = node_reader_fd(h->reader, &at, &length);
         if (fd >= 0) {
             size_t left = (uint64_t)off < length ? (size_t)(length - (uint64_t)off) : 0;
             handle_done(h);
-            reply_from_fd(req, fd, at + (uint64_t)off, MCFS_MIN(size, left));
+            fs_reply_from_fd(req, fd, at + (uint64_t)off, MCFS_MIN(size, left));
             return;
         }
     }
@@ -81,9 +83,12 @@ void fs_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse
         return;
     }
     fs_cancel_begin(&c, req);
-    int64_t n = read_bytes(fs, h, buf, size, (uint64_t)off, &c.cancel, &err);
+    struct handle unopened = {
+        .inode = inode, .content = inode->content, .content_len = (int64_t)inode->size};
+    int64_t n = read_bytes(fs, h ? h : &unopened, buf, size, (uint64_t)off, &c.cancel, &err);
     fs_cancel_end(&c);
-    handle_done(h);
+    if (h)
+        handle_done(h);
     if (n < 0)
         fs_reply_error(req, &err);
     else

@@ -7,6 +7,8 @@
 #include "fs/loop.h"
 #include "fs/namespace.h"
 
+#define FIXED_S 3600 /* seconds that what never changes is cached */
+
 /* What the master said of an object, for the inode of that version. */
 struct seen {
     const struct mcfs_master_object *object;
@@ -239,6 +241,9 @@ void fs_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
         timeout = renew(fs, inode, &c.cancel);
     else if (inode->kind == INODE_DIR)
         timeout = renew_dir(fs, inode, &c.cancel);
+    else if (inode->kind == INODE_ROOT || inode->kind == INODE_TENANTS ||
+             inode->kind == INODE_CONTROL || inode->kind == INODE_SNAPSHOT)
+        timeout = FIXED_S; /* every path begins here */
     fs_cancel_end(&c);
     loop_lock(&inode->lock);
     if (inode->staging)

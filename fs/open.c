@@ -210,6 +210,10 @@ void fs_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
     struct inode *inode = inode_from(fs->inodes, ino);
     struct mcfs_error err = MCFS_ERROR_INIT;
     struct fs_cancel c;
+    if (fs->skip_open) {
+        fuse_reply_err(req, ENOSYS); /* and the kernel asks no more */
+        return;
+    }
     struct handle *h = handle_new(fs, inode, fuse_req_ctx(req)->pid, &err);
     atomic_fetch_add_explicit(&fs->counters.opens, 1, memory_order_relaxed);
     fs_cancel_begin(&c, req);
@@ -387,6 +391,10 @@ void fs_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
     struct handle *h = handle_of(fi);
     struct mcfs_error err = MCFS_ERROR_INIT;
     int rc = 0;
+    if (!h) {
+        fuse_reply_err(req, ENOSYS);
+        return;
+    }
     if (h->staged && h->writable && is_writers_process(fuse_req_ctx(req)->pid, h->pid)) {
         struct fs_cancel c;
         fs_cancel_begin(&c, req);

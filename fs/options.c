@@ -40,6 +40,11 @@ static const struct mcfs_flag table[] = {
      "caches attributes and names no longer than this (the lease is the limit)", 1000},
     {"passthrough", MCFS_FLAG_STRING, AT(passthrough), "auto", NULL,
      "files whose bytes the kernel reads and writes by itself: auto, off", 0},
+    {"opens", MCFS_FLAG_STRING, AT(opens), "auto", NULL,
+     "on a read-only mount: files are opened by the kernel alone (auto), or with a request each, "
+     "so "
+     "that large ones pass through (all)",
+     0},
     {"verify", MCFS_FLAG_STRING, AT(verify), "scrub", NULL,
      "when large objects are checked after a restart: soon after they are opened (scrub), or "
      "before (strict)",
@@ -137,6 +142,9 @@ static int parse_numbers(struct mount_options *o, struct mcfs_error *err)
     if (strcmp(o->passthrough, "auto") != 0 && strcmp(o->passthrough, "off") != 0)
         return mcfs_fail(err, MCFS_INVALID_PARAMS, "option 'passthrough': '%s' is not auto or off",
                          o->passthrough);
+    if (strcmp(o->opens, "auto") != 0 && strcmp(o->opens, "all") != 0)
+        return mcfs_fail(err, MCFS_INVALID_PARAMS, "option 'opens': '%s' is not auto or all",
+                         o->opens);
     if (strcmp(o->verify, "scrub") != 0 && strcmp(o->verify, "strict") != 0)
         return mcfs_fail(err, MCFS_INVALID_PARAMS, "option 'verify': '%s' is not scrub or strict",
                          o->verify);

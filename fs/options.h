@@ -10,7 +10,7 @@
 struct mount_options {
     /* -o name=value; the names are in options.c */
     char *tenant, *storage_path, *backend, *eviction, *master_flags, *log_file, *temp_pattern,
-        *passthrough, *verify;
+        *passthrough, *verify, *opens;
     char *listen, *fsname;
     bool ro, allow_other, allow_root, default_permissions, verbose;
     bool ignored; /* options of mount(8) that mean nothing here */

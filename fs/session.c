@@ -14,6 +14,7 @@
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
+#include <sys/vfs.h>
 #include <sys/wait.h>
 
 #define JANITOR_MS 1000
@@ -43,6 +44,8 @@ static void on_init(void *userdata, struct fuse_conn_info *conn)
     conn->want |=
         conn->capable & (FUSE_CAP_EXPLICIT_INVAL_DATA | FUSE_CAP_ATOMIC_O_TRUNC |
                          FUSE_CAP_SPLICE_WRITE | FUSE_CAP_SPLICE_MOVE | FUSE_CAP_PARALLEL_DIROPS);
+    fs->skip_open = fs->options->ro && strcmp(fs->options->opens, "auto") == 0 &&
+                    conn->capable & FUSE_CAP_NO_OPEN_SUPPORT;
     conn->max_background = 64;
     conn->congestion_threshold = 48;
     pthread_rwlock_wrlock(&fs->notify_lock);
@@ -100,8 +103,8 @@ static int run_fusermount(const char *mountpoint)
 
 int session_clean_stale(const char *mountpoint, struct mcfs_error *err)
 {
-    struct stat st;
-    if (stat(mountpoint, &st) == 0 || (errno != ENOTCONN && errno != ECONNABORTED))
+    struct statfs st; /* unlike stat, never answered from a cache */
+    if (statfs(mountpoint, &st) == 0 || (errno != ENOTCONN && errno != ECONNABORTED))
         return 0;
     if (umount2(mountpoint, MNT_DETACH | UMOUNT_NOFOLLOW) && run_fusermount(mountpoint))
         return mcfs_fail_errno(err, ENOTCONN, "%s: cannot clean the stale mount", mountpoint);
@@ -176,6 +179,7 @@ static int start_node(struct run *run, const struct source *source, struct state
                                  .may_wait = loop_may_wait,
                                  .recall = fs_recall,
                                  .lost = fs_session_lost,
+                                 .dropping = unopened_hold,
                                  .arg = &run->fs};
     run->fs.node = node_start(&config, err);
     return run->fs.node ? 0 : -1;
@@ -189,6 +193,7 @@ static int start_parts(struct run *run, const struct source *source, struct stat
     fs->staging_memory_max = fs->options->single_object_min;
     fs->staging_dir = state_dir_path(state, "staging");
     pthread_mutex_init(&fs->claims_lock, NULL);
+    pthread_mutex_init(&fs->unopened_lock, NULL);
     pthread_rwlock_init(&fs->notify_lock, NULL);
     fs->inodes = inode_table_new();
     fs->dirs = local_dirs_new();
@@ -228,6 +233,8 @@ static int stop_parts(struct run *run, struct mcfs_error *err)
         inode_for_all(fs->inodes, commit_leftover, fs);
     }
     temp_names_free(fs->temps);
+    if (fs->inodes)
+        unopened_free(fs);
     inode_table_free(fs->inodes); /* closes what readers are left, before the store goes */
     rc = node_stop(fs->node, err);
     local_dirs_free(fs->dirs);

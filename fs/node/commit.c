@@ -37,9 +37,8 @@ static void unlock_keys(struct node *n, struct mcfs_slice a, struct mcfs_slice b
 
 static void drop(struct node *n, struct mcfs_slice tenant, struct mcfs_slice key, uint64_t version)
 {
-    struct mcfs_backend_name name = {.tenant = tenant, .key = key, .version = version};
-    if (version && n->ops->remove(n->store, &name, 1))
-        mcfs_warning("%s", name.err.msg);
+    if (version)
+        node_drop(n, tenant, key, version);
 }
 
 /* Waits a moment before a leased object is asked for again; false when it is time to give up. */

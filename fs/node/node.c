@@ -32,10 +32,11 @@ static int session_inventory(void *arg, bool (*emit)(const struct mcfs_object *o
     return n->ops->scan(n->store, inventory_one, &w, err);
 }
 
-static void drop_version(struct node *n, struct mcfs_slice tenant, struct mcfs_slice key,
-                         uint64_t version)
+void node_drop(struct node *n, struct mcfs_slice tenant, struct mcfs_slice key, uint64_t version)
 {
     struct mcfs_backend_name name = {.tenant = tenant, .key = key, .version = version};
+    if (n->config.dropping)
+        n->config.dropping(n->config.arg, tenant, key, version);
     if (n->ops->remove(n->store, &name, 1))
         mcfs_warning("%s", name.err.msg);
 }
@@ -43,7 +44,7 @@ static void drop_version(struct node *n, struct mcfs_slice tenant, struct mcfs_s
 static void session_discard(void *arg, struct mcfs_slice tenant, struct mcfs_slice key,
                             uint64_t version)
 {
-    drop_version(arg, tenant, key, version);
+    node_drop(arg, tenant, key, version);
 }
 
 static void session_recall(void *arg, struct mcfs_slice tenant, struct mcfs_slice key,

@@ -35,6 +35,8 @@ struct node_config {
     /* The mount's part in the lease protocol; see struct mcfs_session_ops. */
     void (*recall)(void *arg, struct mcfs_slice tenant, struct mcfs_slice key, uint64_t version);
     void (*lost)(void *arg);
+    /* The store is about to drop a version. */
+    void (*dropping)(void *arg, struct mcfs_slice tenant, struct mcfs_slice key, uint64_t version);
     void *arg;
 };
 

@@ -47,6 +47,9 @@ static inline void may_wait(const struct node *n, const struct mcfs_cancel *canc
         n->config.may_wait();
 }
 
+/* Takes a version out of the store. */
+void node_drop(struct node *n, struct mcfs_slice tenant, struct mcfs_slice key, uint64_t version);
+
 /* lookup.c: what is known of a key is so no more, or may not be. */
 void node_forget(struct node *n, struct mcfs_slice tenant, struct mcfs_slice key);
 
