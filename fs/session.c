@@ -51,6 +51,7 @@ static void on_init(void *userdata, struct fuse_conn_info *conn)
     pthread_rwlock_wrlock(&fs->notify_lock);
     fs->mounted = true;
     pthread_rwlock_unlock(&fs->notify_lock);
+    fs_widen_read_ahead(fs);
     run->ready(run->ready_arg);
 }
 

@@ -13,7 +13,7 @@
 #include <sys/socket.h>
 
 #define IDLE_MAX 64         /* connections kept for the next call */
-#define RECEIVE_CHUNK 65536 /* bytes asked for at a time */
+#define RECEIVE_CHUNK 65536 /* bytes asked for at a time, at least */
 #define SPIN_NS 40000       /* about what a sleep and a wake-up cost */
 #define RETRY_FIRST_MS 2    /* wait before the second attempt; doubles */
 #define RETRY_MAX_MS 100
@@ -152,7 +152,8 @@ int mcfs_rpc_receive(int fd, struct mcfs_rpc_stream *s, struct mcfs_rpc_message 
             if (rc)
                 return rc;
         }
-        uint8_t *to = mcfs_buf_reserve(&s->in, RECEIVE_CHUNK);
+        /* A long message is read in ever larger pieces. */
+        uint8_t *to = mcfs_buf_reserve(&s->in, MCFS_MAX(RECEIVE_CHUNK, s->in.len / 2));
         if (!to)
             return mcfs_fail_errno(err, ENOMEM, "receive");
         ssize_t n = recv(fd, to, s->in.cap - s->in.len, MSG_DONTWAIT);

@@ -64,6 +64,8 @@ struct mcfs_rpc_server_config {
     uint32_t threads;         /* event loops; at least 1 */
     uint32_t connections_max; /* 0: 60,000 */
     uint32_t frame_max;       /* bytes; 0: MCFS_RPC_FRAME_MAX */
+    uint32_t unix_send_bytes; /* buffer of a Unix socket, which does not grow as TCP's does; 0: as
+                                 it is */
 };
 
 struct mcfs_rpc_server *mcfs_rpc_server_new(const struct mcfs_rpc_server_config *config,

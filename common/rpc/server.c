@@ -152,10 +152,22 @@ static void drop_conn(struct loop *l, struct mcfs_rpc_conn *c)
     mcfs_rpc_conn_unref(c);
 }
 
+static void set_send_buffer(int fd, uint32_t bytes)
+{
+    int domain = 0, size = (int)bytes;
+    socklen_t len = sizeof(domain);
+    if (!bytes || getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &len) || domain != AF_UNIX)
+        return;
+    if (setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &size,
+                   sizeof(size))) /* beyond the limit: root */
+        setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &size, sizeof(size));
+}
+
 static void accept_one(struct mcfs_rpc_server *s, int fd)
 {
     int one = 1;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one)); /* no effect on Unix sockets */
+    set_send_buffer(fd, s->config.unix_send_bytes);
     struct mcfs_rpc_conn *c = calloc(1, sizeof(*c));
     if (!c || atomic_load(&s->connections) >= s->config.connections_max) {
         free(c);

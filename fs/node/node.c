@@ -107,8 +107,11 @@ static int open_store(struct node *n, struct mcfs_error *err)
 /* Listens, so that the endpoint is known; serves only once there is a master to ask. */
 static int listen_for_data(struct node *n, struct mcfs_error *err)
 {
-    struct mcfs_rpc_server_config config = {
-        .handler = data_server_handle, .arg = n, .threads = 4, .connections_max = 4096};
+    struct mcfs_rpc_server_config config = {.handler = data_server_handle,
+                                            .arg = n,
+                                            .threads = 4,
+                                            .connections_max = 4096,
+                                            .unix_send_bytes = 4u << 20};
     n->data = data_server_new(n);
     n->server = n->data ? mcfs_rpc_server_new(&config, err) : NULL;
     if (!n->server)

@@ -17,6 +17,13 @@
 struct remote {
     struct mcfs_slice tenant, key;
     struct mcfs_master_object object;
+    pthread_mutex_t lock; /* guards what follows */
+    /* Who reads on gets his bytes out of one large answer: a request costs more than what a
+     * kernel's read-ahead asks for. */
+    struct mcfs_rpc_reply answer;
+    struct mcfs_slice ahead; /* in the answer */
+    uint64_t ahead_off;      /* of its first byte in the value */
+    uint64_t next;           /* where the last read ended */
     char names[];
 };
 
@@ -128,7 +135,8 @@ static struct replica_reader *open_remote(struct node *n, struct mcfs_slice tena
         mcfs_fail_errno(err, ENOMEM, "reader");
         return NULL;
     }
-    m->object = *object;
+    *m = (struct remote){.object = *object};
+    pthread_mutex_init(&m->lock, NULL);
     memcpy(m->names, tenant.data, tenant.len);
     memcpy(m->names + tenant.len, key.data, key.len);
     m->tenant = mcfs_slice(m->names, tenant.len);
@@ -167,6 +175,10 @@ void node_reader_close(struct replica_reader *r)
         return;
     if (r->local)
         r->node->ops->reader_close(r->local);
+    if (r->remote) {
+        mcfs_rpc_reply_free(&r->remote->answer);
+        pthread_mutex_destroy(&r->remote->lock);
+    }
     free(r->remote);
     free(r);
 }
@@ -176,54 +188,87 @@ int node_reader_fd(struct replica_reader *r, uint64_t *offset, uint64_t *length)
     return r->local ? r->node->ops->reader_fd(r->local, offset, length) : -1;
 }
 
-static int64_t read_from_peer(struct replica_reader *r, const char *endpoint, void *buf, size_t len,
-                              uint64_t off, const struct mcfs_cancel *cancel,
-                              struct mcfs_error *err)
+/* Asks a peer for a range; the answer replaces what was there.  The caller holds the lock. */
+static int ask_peer(struct replica_reader *r, const char *endpoint, uint64_t off, size_t len,
+                    const struct mcfs_cancel *cancel, struct mcfs_error *err)
 {
+    struct remote *m = r->remote;
     struct mcfs_rpc_client *client = peer_client(r->node, endpoint, err);
     if (!client)
         return -1;
     _cleanup_buf_ struct mcfs_buf p = MCFS_BUF_INIT;
-    _cleanup_reply_ struct mcfs_rpc_reply reply = MCFS_RPC_REPLY_INIT;
     struct mcfs_slice bytes;
     mp_put_array(&p, 5);
-    mp_put_str(&p, r->remote->tenant);
-    mp_put_str(&p, r->remote->key);
-    mp_put_uint(&p, r->remote->object.version);
+    mp_put_str(&p, m->tenant);
+    mp_put_str(&p, m->key);
+    mp_put_uint(&p, m->object.version);
     mp_put_uint(&p, off);
     mp_put_uint(&p, len);
-    if (mcfs_rpc_call(client, "ReadReplica", &p, &reply, cancel, err))
+    m->ahead.len = 0;
+    if (mcfs_rpc_call(client, "ReadReplica", &p, &m->answer, cancel, err))
         return -1;
-    if (!mp_read_bin(&reply.result, &bytes) || bytes.len != len)
+    if (!mp_read_bin(&m->answer.result, &bytes) || bytes.len != len)
         return mcfs_fail(err, MCFS_TRANSFER_FAIL, "%s sent %zu bytes where %zu were asked for",
                          endpoint, bytes.len, len);
-    memcpy(buf, bytes.data, len);
+    m->ahead = bytes;
+    m->ahead_off = off;
     atomic_fetch_add(&r->node->remote_reads, 1);
     atomic_fetch_add(&r->node->remote_bytes, len);
-    return (int64_t)len;
+    return 0;
+}
+
+static int ask_peers(struct replica_reader *r, uint64_t off, size_t len,
+                     const struct mcfs_cancel *cancel, struct mcfs_error *err)
+{
+    const struct remote *m = r->remote;
+    mcfs_fail(err, MCFS_REPLICA_IS_NOT_READY, "%.*s: no node that stores it answers",
+              (int)MCFS_MIN(m->key.len, 200), m->key.data);
+    for (uint32_t i = 0; i < m->object.replica_count; i++) {
+        const struct mcfs_master_replica *replica = &m->object.replicas[i];
+        if (!readable(replica) || is_here(r->node, replica))
+            continue;
+        if (ask_peer(r, replica->endpoint, off, len, cancel, err) == 0)
+            return 0;
+        if (err && err->errnum == EINTR)
+            return -1;
+    }
+    return -1;
+}
+
+/* Bytes of the last answer from an offset on. */
+static size_t at_hand(const struct remote *m, uint64_t off)
+{
+    return off >= m->ahead_off && off - m->ahead_off < m->ahead.len
+               ? m->ahead.len - (size_t)(off - m->ahead_off)
+               : 0;
+}
+
+static int64_t read_remote(struct replica_reader *r, void *buf, size_t len, uint64_t off,
+                           const struct mcfs_cancel *cancel, struct mcfs_error *err)
+{
+    struct remote *m = r->remote;
+    if (off >= m->object.size)
+        return 0;
+    uint64_t left = m->object.size - off;
+    MCFS_LOCK_SCOPE(&m->lock);
+    if (!at_hand(m, off)) {
+        uint64_t want = off == m->next ? REMOTE_READ_MAX : len;
+        if (ask_peers(r, off, (size_t)MCFS_MIN(MCFS_MIN(want, REMOTE_READ_MAX), left), cancel, err))
+            return -1;
+    }
+    size_t n = MCFS_MIN(len, at_hand(m, off));
+    memcpy(buf, m->ahead.data + (off - m->ahead_off), n);
+    m->next = off + n;
+    return (int64_t)n;
 }
 
 int64_t node_reader_read(struct replica_reader *r, void *buf, size_t len, uint64_t off,
                          const struct mcfs_cancel *cancel, struct mcfs_error *err)
 {
-    if (r->local) {
-        atomic_fetch_add_explicit(&r->node->local_reads, 1, memory_order_relaxed);
-        return r->node->ops->reader_read(r->local, buf, len, off, err);
-    }
-    if (off >= r->remote->object.size)
-        return 0;
-    size_t want = (size_t)MCFS_MIN(MCFS_MIN(len, REMOTE_READ_MAX), r->remote->object.size - off);
-    mcfs_fail(err, MCFS_REPLICA_IS_NOT_READY, "%.*s: no node that stores it answers",
-              (int)MCFS_MIN(r->remote->key.len, 200), r->remote->key.data);
-    for (uint32_t i = 0; i < r->remote->object.replica_count; i++) {
-        const struct mcfs_master_replica *replica = &r->remote->object.replicas[i];
-        if (!readable(replica) || is_here(r->node, replica))
-            continue;
-        int64_t n = read_from_peer(r, replica->endpoint, buf, want, off, cancel, err);
-        if (n >= 0 || (err && err->errnum == EINTR))
-            return n;
-    }
-    return -1;
+    if (!r->local)
+        return read_remote(r, buf, len, off, cancel, err);
+    atomic_fetch_add_explicit(&r->node->local_reads, 1, memory_order_relaxed);
+    return r->node->ops->reader_read(r->local, buf, len, off, err);
 }
 
 struct replica_reader *node_open(struct node *n, struct mcfs_slice tenant, struct mcfs_slice key,
