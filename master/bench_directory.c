@@ -225,5 +225,11 @@ int main(int argc, char **argv)
            ", \"restore_s\": %.2f}\n",
            keys, (double)memory / (double)keys, puts, single, batch, fork_ms, plain_ms,
            (double)state.last_duration_ms / 1000, state.last_pause_us, restore_s);
+    mcfs_buf_free(&restored.segments);
+    mcfs_buf_free(&restored.tasks);
+    mcfs_buf_free(&restored.discarded);
+    directory_free(d);
+    directory_free(copy);
+    store->ops->close(store);
     return 0;
 }

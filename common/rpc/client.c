@@ -66,7 +66,7 @@ static int wait_for(int fd, short events, int64_t deadline_ms, const struct mcfs
             return mcfs_fail_errno(err, EINTR, "interrupted");
         if (n > 0 && p[0].revents)
             return 1;
-        if (n > 0 && p[2].revents) {
+        if (n > 0 && watch && p[2].revents) {
             watch->ready();
             p[2].fd = -1;
         }

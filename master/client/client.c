@@ -259,7 +259,7 @@ int mcfs_master_list(struct mcfs_master *m, struct mcfs_slice tenant, struct mcf
 {
     _cleanup_reply_ struct mcfs_rpc_reply reply = MCFS_RPC_REPLY_INIT;
     struct mp_reader *r = &reply.result;
-    uint32_t n;
+    uint32_t n = 0;
     if (ask_listing(m, "List", tenant, dir, cookie, max, &reply, next, &n, cancel, err))
         return -1;
     for (uint32_t i = 0; i < n; i++) {
@@ -280,7 +280,7 @@ int mcfs_master_list_names(struct mcfs_master *m, struct mcfs_slice tenant, stru
 {
     _cleanup_reply_ struct mcfs_rpc_reply reply = MCFS_RPC_REPLY_INIT;
     struct mp_reader *r = &reply.result;
-    uint32_t n;
+    uint32_t n = 0;
     if (ask_listing(m, "ListNames", tenant, dir, cookie, max, &reply, next, &n, cancel, err))
         return -1;
     for (uint32_t i = 0; i < n; i++) {

@@ -282,6 +282,8 @@ int main(int argc, char **argv)
         die(&err);
     if (b.o.help) {
         mcfs_flags_help(flags, stdout);
+        json_decref(b.results);
+        mcfs_flags_free(flags, &b.o);
         return 0;
     }
     b.ops = mcfs_backend_find(b.o.backend);

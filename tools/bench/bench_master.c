@@ -414,6 +414,8 @@ int main(int argc, char **argv)
         die(&err);
     if (b.o.help) {
         mcfs_flags_help(flags, stdout);
+        json_decref(b.results);
+        mcfs_flags_free(flags, &b.o);
         return 0;
     }
     if (argc > 1 || b.o.keys < BENCH_BATCH_MAX * CLIENTS || b.o.rounds < 1 || b.o.rounds > 64) {
