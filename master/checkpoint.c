@@ -82,12 +82,13 @@ static void *encode_main(void *arg)
     return NULL;
 }
 
-static int child_write(struct checkpointer *c, struct mcfs_error *err)
+static int child_write(struct checkpointer *c, struct mcfs_object_store *store,
+                       struct mcfs_error *err)
 {
     const struct checkpoint_config *cf = &c->config;
     _cleanup_free_ struct snap_node *nodes = calloc(NODES_MAX, sizeof(*nodes));
     struct snap_writer_config wc = {
-        .store = cf->store,
+        .store = store,
         .cluster = cf->cluster,
         .id = c->next_id,
         .info = {.created_ms = mcfs_wall_ms(), .replica_next_id = directory_next_id(cf->directory)},
@@ -143,6 +144,24 @@ static void child_settle(void)
     prctl(PR_SET_NAME, "checkpoint");
 }
 
+/* What the store did not take is not lost when there is a place for it: a master restores from
+ * there as from any other store. */
+static void keep_aside(struct checkpointer *c)
+{
+    struct mcfs_error err = MCFS_ERROR_INIT;
+    struct mcfs_object_store *store = snap_store_local_open(c->config.backup_dir, &err);
+    if (!store || child_write(c, store, &err)) {
+        mcfs_error("snapshot %s cannot be kept in %s either: %s", c->next_id, c->config.backup_dir,
+                   err.msg);
+    } else {
+        mcfs_warning("snapshot %s is kept in %s", c->next_id, c->config.backup_dir);
+        if (snap_repo_retain(store, c->config.cluster, c->next_id, c->config.retention, &err))
+            mcfs_warning("old snapshots: %s", err.msg);
+    }
+    if (store)
+        store->ops->close(store);
+}
+
 static void child_main(struct checkpointer *c, int report) __attribute__((noreturn));
 static void child_main(struct checkpointer *c, int report)
 {
@@ -152,12 +171,14 @@ static void child_main(struct checkpointer *c, int report)
     pthread_sigmask(SIG_SETMASK, &none, NULL);
     c->config.in_child(c->config.arg);
     child_settle();
-    int rc = child_write(c, &err);
+    int rc = child_write(c, c->config.store, &err);
     if (rc == 0 &&
         snap_repo_retain(c->config.store, c->config.cluster, c->next_id, c->config.retention, &err))
         mcfs_warning("old snapshots: %s", err.msg); /* the new one is published all the same */
     if (rc && write(report, err.msg, strlen(err.msg)) < 0)
         mcfs_error("%s", err.msg);
+    if (rc && c->config.backup_dir)
+        keep_aside(c);
     _exit(rc ? 1 : 0);
 }
 

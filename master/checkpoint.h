@@ -18,7 +18,8 @@ struct checkpoint_config {
     struct mcfs_object_store *store;
     const char *cluster;
     uint32_t retention;
-    int64_t interval_ms; /* 0: on demand only */
+    const char *backup_dir; /* where a snapshot goes that could not be published; or NULL */
+    int64_t interval_ms;    /* 0: on demand only */
     int64_t child_timeout_ms;
     /* Carried through from the snapshot that was restored (decoded payloads); owned by the caller.
      */

@@ -40,13 +40,13 @@ const struct mcfs_flag master_flag_table[] = {
     {"snapshot_retention_count", MCFS_FLAG_U32, AT(snapshot_retention_count), "2", NULL,
      "snapshots kept", 0},
     {"snapshot_object_store_type", MCFS_FLAG_STRING, AT(snapshot_object_store_type), "local", NULL,
-     "where snapshots are kept: local", 0},
+     "where snapshots are kept: local, or s3 (MOONCAKE_AWS_* in the environment)", 0},
     {"snapshot_catalog_store_type", MCFS_FLAG_STRING, AT(snapshot_catalog_store_type), "embedded",
      NULL, "where the list of snapshots is kept: embedded", 0},
     {"snapshot_local_path", MCFS_FLAG_STRING, AT(snapshot_local_path), NULL,
      "MOONCAKE_SNAPSHOT_LOCAL_PATH", "directory of the local snapshot store", 0},
     {"snapshot_backup_dir", MCFS_FLAG_STRING, AT(snapshot_backup_dir), NULL, NULL,
-     "where payloads of a failed publication are kept", 0},
+     "where a snapshot goes that could not be published", 0},
     {"state_dir", MCFS_FLAG_STRING, AT(state_dir), NULL, NULL,
      "directory in which the master remembers its nodes", 0},
     {"log_file", MCFS_FLAG_STRING, AT(log_file), NULL, NULL, "log to this file", 0},
@@ -61,15 +61,16 @@ static int check(const struct master_flags *f, struct mcfs_error *err)
         return mcfs_fail(err, MCFS_INVALID_PARAMS,
                          "memory_allocator '%s' is not supported: use 'offset'",
                          f->memory_allocator);
-    if (strcmp(f->snapshot_object_store_type, "local") != 0)
+    bool s3 = strcmp(f->snapshot_object_store_type, "s3") == 0;
+    if (!s3 && strcmp(f->snapshot_object_store_type, "local") != 0)
         return mcfs_fail(err, MCFS_INVALID_PARAMS,
-                         "snapshot_object_store_type '%s' is not supported: use 'local'",
+                         "snapshot_object_store_type '%s' is not supported: use 'local' or 's3'",
                          f->snapshot_object_store_type);
     if (strcmp(f->snapshot_catalog_store_type, "embedded") != 0)
         return mcfs_fail(err, MCFS_INVALID_PARAMS,
                          "snapshot_catalog_store_type '%s' is not supported: use 'embedded'",
                          f->snapshot_catalog_store_type);
-    if ((f->enable_snapshot || f->enable_snapshot_restore) && !f->snapshot_local_path)
+    if ((f->enable_snapshot || f->enable_snapshot_restore) && !s3 && !f->snapshot_local_path)
         return mcfs_fail(err, MCFS_INVALID_PARAMS,
                          "snapshots need a directory: set MOONCAKE_SNAPSHOT_LOCAL_PATH or "
                          "--snapshot_local_path");

@@ -117,6 +117,7 @@ static int start_snapshots(struct master *m, struct mcfs_object_store *store,
         .store = store,
         .cluster = m->flags.cluster_id,
         .retention = m->flags.snapshot_retention_count,
+        .backup_dir = m->flags.snapshot_backup_dir,
         .interval_ms = m->flags.enable_snapshot ? (int64_t)m->flags.snapshot_interval_ms : 0,
         .child_timeout_ms = (int64_t)m->flags.snapshot_child_timeout_ms,
         .segments = mcfs_slice(restored->segments.data, restored->segments.len),
@@ -203,8 +204,11 @@ static int run(struct master *m, struct mcfs_error *err)
     /* Listening before the restore tells a second master on the same address at once. */
     if (rc == 0)
         rc = listen_all(m, err);
-    if (rc == 0 && m->flags.snapshot_local_path) {
-        store = snap_store_local_open(m->flags.snapshot_local_path, err);
+    const char *where = strcmp(m->flags.snapshot_object_store_type, "s3") == 0
+                            ? "s3://" /* the bucket that the environment names */
+                            : m->flags.snapshot_local_path;
+    if (rc == 0 && where) {
+        store = snap_store_open(where, err);
         rc = store ? start_snapshots(m, store, &restored, err) : -1;
     }
     if (rc == 0)

@@ -2,9 +2,9 @@
 /* Objects of one shard as MessagePack, and the frames of both files. */
 #include "snapshot/snapshot.h"
 
-#include "common/id.h"
-#include "common/mp.h"
+#include "common/cleanup.h"
 #include "snapshot/frame.h"
+#include "snapshot/replica.h"
 
 #include <zstd.h>
 
@@ -52,42 +52,26 @@ void snap_encode_begin(struct snap_encoder *e)
     e->count = 0;
 }
 
-static void put_client(struct snap_encoder *e, struct mcfs_id id)
+static const char *client_text(struct snap_encoder *e, struct mcfs_id id)
 {
     if (!mcfs_id_eq(id, e->client)) {
         e->client = id;
         mcfs_id_format(id, e->client_text);
     }
-    mp_put_cstr(&e->objects, e->client_text);
-}
-
-static void put_replica(struct snap_encoder *e, const struct snap_replica *r)
-{
-    struct mcfs_buf *b = &e->objects;
-    mp_put_array(b, 4);
-    mp_put_uint(b, r->id);
-    mp_put_int(b, r->status);
-    mp_put_uint(b, r->type);
-    if (r->type == MCFS_REPLICA_LOCAL_DISK) {
-        mp_put_array(b, 3);
-        put_client(e, r->client);
-        mp_put_uint(b, r->size);
-        mp_put_str(b, r->endpoint);
-    } else if (r->payload.len) {
-        mcfs_buf_append(b, r->payload.data, r->payload.len);
-    } else {
-        mp_put_nil(b);
-    }
+    return e->client_text;
 }
 
 int snap_encode_object(struct snap_encoder *e, const struct snap_object *o, struct mcfs_error *err)
 {
     struct mcfs_buf *b = &e->objects;
+    if (o->replica_count > REPLICAS_MAX)
+        return mcfs_fail(err, MCFS_INVALID_PARAMS, "%.*s: %u replicas",
+                         (int)MCFS_MIN(o->key.len, 160), o->key.data, o->replica_count);
     mp_put_array(b, 3);
     mp_put_str(b, o->tenant);
     mp_put_str(b, o->key);
     mp_put_array(b, 10 + o->replica_count + (o->has_checksum ? 1 : 0));
-    put_client(e, o->put_client);
+    mp_put_cstr(b, client_text(e, o->put_client));
     mp_put_int(b, o->put_start_ms);
     mp_put_uint(b, o->size);
     mp_put_int(b, o->lease_ms);
@@ -96,7 +80,7 @@ int snap_encode_object(struct snap_encoder *e, const struct snap_object *o, stru
     mp_put_uint(b, o->replica_count);
     mp_put_uint(b, o->data_type);
     for (uint32_t i = 0; i < o->replica_count; i++)
-        put_replica(e, &o->replicas[i]);
+        replica_put(&o->replicas[i], client_text(e, o->replicas[i].client), b);
     mp_put_bool(b, o->hard_pin);
     mp_put_str(b, o->group);
     if (o->has_checksum)

@@ -9,11 +9,15 @@
  *
  * Names below the store's root: mooncake_master_snapshot/[<cluster>/]latest.txt and
  * .../<id>/{metadata, segments, task_manager, mooncakefs, manifest.txt, descriptor.txt}.
- * `mooncakefs` is ours (version, mode, uid, gid, mtime per object, nodes, checksums of the other
- * files); Mooncake ignores it, and a snapshot without it restores with defaults.
+ * `mooncakefs` is ours (version, mode, uid, gid, mtime per object, nodes, an index and checksums of
+ * the other files); Mooncake ignores it, and a snapshot without it restores with defaults.
+ *
+ * Invariants: latest.txt never names a snapshot that is not complete and durable.  A published
+ * snapshot is never written again.  Whatever a file claims, reading it takes memory in proportion
+ * to the bytes that are really there, and what is damaged is an error that names the file.
  *
  * Slices in structs are borrowed: by the caller when it encodes, until the callback returns when we
- * decode.
+ * decode.  Numbers of time are ms since the Unix epoch.
  */
 
 #include "common/buf.h"
@@ -23,7 +27,7 @@
 
 #define SNAP_ID_SIZE 20 /* "YYYYMMDD_HHMMSS_mmm" and NUL */
 
-/* ---- the image ---- */
+/* ---- the image: objects ---- */
 
 struct snap_replica {
     uint64_t id;
@@ -37,7 +41,7 @@ struct snap_replica {
 
 struct snap_object {
     struct mcfs_slice tenant, key;
-    struct mcfs_id put_client;
+    struct mcfs_id put_client; /* 0-0 when what was written is no id */
     int64_t put_start_ms;
     uint64_t size;
     int64_t lease_ms; /* deadline, ms since the epoch */
@@ -52,6 +56,139 @@ struct snap_object {
     uint64_t version;
     struct mcfs_attr attr;
 };
+
+/* Payloads of the kinds that a replica carries as they are.  Decoding returns false for what has
+ * another form; encoding appends. */
+struct snap_memory {
+    uint64_t size, address;
+    struct mcfs_id segment;
+    bool has_handle; /* the rest */
+    uint64_t real_base, requested_size;
+    uint32_t offset, node; /* in the segment's allocator */
+};
+struct snap_disk {
+    struct mcfs_slice path;
+    uint64_t size;
+};
+struct snap_dfs {
+    struct mcfs_slice path;
+    uint64_t offset, size, aligned_size;
+    int32_t shard;
+};
+bool snap_memory_decode(struct mcfs_slice payload, struct snap_memory *out);
+bool snap_disk_decode(struct mcfs_slice payload, struct snap_disk *out);
+bool snap_dfs_decode(struct mcfs_slice payload, struct snap_dfs *out);
+void snap_memory_encode(const struct snap_memory *m, struct mcfs_buf *out);
+void snap_disk_encode(const struct snap_disk *d, struct mcfs_buf *out);
+void snap_dfs_encode(const struct snap_dfs *d, struct mcfs_buf *out);
+
+/* Space held for a put that timed out; free to reclaim once the deadline has passed. */
+struct snap_discarded {
+    int64_t release_ms;
+    uint64_t bytes;
+    uint32_t replica_count;
+    const struct snap_replica *replicas;
+};
+/* The array `discarded_replicas`: fn returns 0, or -1 to end the walk with its err. */
+int snap_discarded_decode(struct mcfs_slice content,
+                          int (*fn)(const struct snap_discarded *d, void *arg,
+                                    struct mcfs_error *err),
+                          void *arg, struct mcfs_error *err);
+void snap_discarded_encode(const struct snap_discarded *list, uint32_t count, struct mcfs_buf *out);
+
+/* ---- the image: segments ---- */
+
+struct snap_alloc_node {
+    uint32_t data_offset, data_size, bin_prev, bin_next, neighbour_prev, neighbour_next;
+    bool used;
+};
+#define SNAP_NO_NODE UINT32_MAX
+
+/* State of an offset allocator.  Its two large arrays stay packed until they are asked for. */
+struct snap_allocator {
+    struct mcfs_slice segment_name;
+    uint64_t segment_base, total_bytes, used_bytes;
+    struct mcfs_slice endpoint;
+    uint64_t base, multiplier_bits, capacity, allocated_size, allocated_count;
+    uint32_t size, current_capacity, max_capacity, free_storage, used_bins_top;
+    uint8_t used_bins[32];
+    uint32_t bin_heads[256]; /* node or SNAP_NO_NODE */
+    uint32_t free_offset;
+    struct mcfs_slice packed_nodes, packed_free; /* as MessagePack values */
+};
+
+struct snap_segment {
+    struct mcfs_id id;
+    struct mcfs_slice name;
+    uint64_t base, size;
+    struct mcfs_slice endpoint;
+    int16_t status; /* 0 undefined 1 ok 2 draining 3 drained 4 gracefully unmounting 5 unmounting */
+    const struct snap_allocator *allocator; /* NULL: none */
+    struct mcfs_slice host;
+};
+
+struct snap_client_segments {
+    struct mcfs_id client;
+    const struct mcfs_id *segments;
+    uint32_t count;
+};
+
+struct snap_offload_task {
+    struct mcfs_slice encoded_key, tenant, key; /* encoded: tenant, 0x00, key */
+    int64_t size;
+};
+
+struct snap_local_disk {
+    struct mcfs_id client;
+    bool enable_offloading;
+    const struct snap_offload_task *tasks;
+    uint32_t task_count;
+    int64_t capacity_bytes;
+};
+
+struct snap_segments {
+    int32_t allocator_type;         /* 1: offset */
+    const struct mcfs_slice *names; /* in allocation order */
+    uint32_t name_count;
+    const struct snap_segment *segments; /* this and the next two ascend by id */
+    uint32_t segment_count;
+    const struct snap_client_segments *clients;
+    uint32_t client_count;
+    const struct snap_local_disk *local_disks;
+    uint32_t local_disk_count;
+};
+
+/* The decompressed file `segments`.  The result borrows from content. */
+struct snap_segments *snap_segments_decode(struct mcfs_slice content, struct mcfs_error *err);
+void snap_segments_free(struct snap_segments *s);
+int snap_segments_encode(const struct snap_segments *s, struct mcfs_buf *out,
+                         struct mcfs_error *err);
+
+/* Unpacks an allocator's current_capacity nodes and as many free slots, with every index checked;
+ * the caller frees both. */
+int snap_allocator_unpack(const struct snap_allocator *a, struct snap_alloc_node **nodes,
+                          uint32_t **free_nodes, struct mcfs_error *err);
+/* Packs them into out, an empty buffer of this allocator's own, and makes packed_nodes and
+ * packed_free point into it. */
+int snap_allocator_pack(struct snap_allocator *a, const struct snap_alloc_node *nodes,
+                        const uint32_t *free_nodes, struct mcfs_buf *out, struct mcfs_error *err);
+
+/* ---- the image: tasks ---- */
+
+struct snap_task {
+    struct mcfs_slice id;
+    int32_t type, status;
+    struct mcfs_slice payload; /* JSON */
+    int64_t created_ms, updated_ms;
+    struct mcfs_slice message, client; /* that it is assigned to */
+};
+/* The decompressed file `task_manager`: fn returns 0, or -1 to end the walk with its err. */
+int snap_tasks_decode(struct mcfs_slice content,
+                      int (*fn)(const struct snap_task *t, void *arg, struct mcfs_error *err),
+                      void *arg, struct mcfs_error *err);
+void snap_tasks_encode(const struct snap_task *tasks, uint32_t count, struct mcfs_buf *out);
+
+/* ---- the image: what Mooncake has no room for ---- */
 
 struct snap_node {
     struct mcfs_id id;
@@ -71,6 +208,16 @@ struct snap_info {
 /* A directory; made when absent. */
 struct mcfs_object_store *snap_store_local_open(const char *root, struct mcfs_error *err);
 
+/* An S3 bucket: "bucket[/prefix]", without a bucket's name MOONCAKE_AWS_BUCKET_NAME.  The rest
+ * comes from the environment: MOONCAKE_AWS_{REGION, S3_ENDPOINT, ACCESS_KEY_ID, SECRET_ACCESS_KEY,
+ * USE_VIRTUAL_ADDRESSING, USE_HTTPS, CONNECT_TIMEOUT_MS, REQUEST_TIMEOUT_MS}, with the usual AWS_*
+ * behind them.  The server is not asked anything yet.  A child of fork may use the store; its first
+ * call must come from one thread. */
+struct mcfs_object_store *snap_store_s3_open(const char *place, struct mcfs_error *err);
+
+/* "s3://bucket[/prefix]", or a directory. */
+struct mcfs_object_store *snap_store_open(const char *where, struct mcfs_error *err);
+
 /* ---- encoding one shard; any thread, one encoder each ---- */
 
 struct snap_encoder;
@@ -78,13 +225,13 @@ struct snap_encoder *snap_encoder_new(void);
 void snap_encoder_free(struct snap_encoder *e);
 
 void snap_encode_begin(struct snap_encoder *e);
-/* Objects in (tenant, key) order. */
+/* Objects in (tenant, key) order.  No allocation once the encoder's buffers have grown. */
 int snap_encode_object(struct snap_encoder *e, const struct snap_object *o, struct mcfs_error *err);
 /* The shard's frames for `metadata` and for `mooncakefs`; valid until the next begin. */
 int snap_encode_end(struct snap_encoder *e, struct mcfs_slice *metadata, struct mcfs_slice *extra,
                     struct mcfs_error *err);
 
-/* ---- writing a snapshot ---- */
+/* ---- writing a snapshot; one thread at a time ---- */
 
 struct snap_writer;
 
@@ -96,39 +243,57 @@ struct snap_writer_config {
     uint32_t shard_count; /* shards with objects: exactly so many snap_writer_shard calls follow */
     const struct snap_node *nodes;
     uint32_t node_count;
-    /* Files of an earlier snapshot that are carried through unchanged (decoded payloads); len 0:
-     * made from nodes. */
+    /* Decoded payloads of these files, made here or carried through from an earlier snapshot; len
+     * 0: made from nodes. */
     struct mcfs_slice segments, tasks, discarded;
 };
 
+/* Refuses an id that is published already. */
 struct snap_writer *snap_writer_begin(const struct snap_writer_config *config,
                                       struct mcfs_error *err);
+/* Shards may come in any order, each once; they are stored in the order in which they come. */
 int snap_writer_shard(struct snap_writer *w, uint32_t shard, struct mcfs_slice metadata,
                       struct mcfs_slice extra, struct mcfs_error *err);
-/* Publishes: metadata, segments, task_manager, mooncakefs, manifest, descriptor, latest.  Frees the
- * writer. */
+/* Publishes: metadata, segments, task_manager, mooncakefs, manifest, descriptor, latest, each
+ * durable before the next.  Frees the writer; after an error nothing of the snapshot is left,
+ * unless only latest.txt could not be replaced. */
 int snap_writer_commit(struct snap_writer *w, struct mcfs_error *err);
 void snap_writer_abort(struct snap_writer *w);
 
 /* ---- reading a snapshot; a reader may be used by several threads ---- */
 
 struct snap_reader;
+/* Checks the text files, the containers' outlines and, where `mooncakefs` is there, every file
+ * against its checksum, which reads all of them once: for a restore. */
 struct snap_reader *snap_reader_open(struct mcfs_object_store *store, const char *cluster,
                                      const char *id, struct mcfs_error *err);
+/* The same without reading whole files (sizes are compared, and each shard is checked when it is
+ * read): for browsing. */
+struct snap_reader *snap_reader_open_lazily(struct mcfs_object_store *store, const char *cluster,
+                                            const char *id, struct mcfs_error *err);
 void snap_reader_close(struct snap_reader *r);
 const struct snap_info *snap_reader_info(const struct snap_reader *r);
+/* Whether the file `mooncakefs` is there. */
+bool snap_reader_has_extra(const struct snap_reader *r);
+/* Nodes as written down; borrowed from the reader. */
+const struct snap_node *snap_reader_nodes(const struct snap_reader *r, uint32_t *count);
 /* Shards that are there, as places 0..n-1. */
 uint32_t snap_reader_shards(const struct snap_reader *r);
+/* The place of a shard, or UINT32_MAX.  Only a snapshot with `mooncakefs` is sure to keep an object
+ * in the shard that mcfs_shard_of names. */
+uint32_t snap_reader_place(const struct snap_reader *r, uint32_t shard);
 /* Decodes one; fn returns 0 or -1 (which ends the walk with its err). */
 int snap_reader_shard(struct snap_reader *r, uint32_t place,
                       int (*fn)(const struct snap_object *o, void *arg, struct mcfs_error *err),
                       void *arg, struct mcfs_error *err);
-/* Decoded payloads, to be carried through; malloc'ed, *data NULL when the file is absent. */
+/* Decoded payloads, for snap_segments_decode and snap_tasks_decode or to be carried through. */
 int snap_reader_segments(struct snap_reader *r, struct mcfs_buf *out, struct mcfs_error *err);
 int snap_reader_tasks(struct snap_reader *r, struct mcfs_buf *out, struct mcfs_error *err);
 struct mcfs_slice snap_reader_discarded(const struct snap_reader *r);
+/* Reads everything and decodes all of it; counts objects when `objects` is not NULL. */
+int snap_reader_verify(struct snap_reader *r, uint64_t *objects, struct mcfs_error *err);
 
-/* ---- the repository ---- */
+/* ---- the repository; any thread ---- */
 
 /* A new id from the local time, later than every id there is. */
 int snap_repo_new_id(struct mcfs_object_store *store, const char *cluster, char id[SNAP_ID_SIZE],
@@ -136,15 +301,18 @@ int snap_repo_new_id(struct mcfs_object_store *store, const char *cluster, char 
 
 struct snap_entry {
     char id[SNAP_ID_SIZE];
-    struct snap_info info;
-    uint64_t bytes; /* of all files */
+    struct snap_info info; /* without replica_next_id, which only `metadata` knows */
+    uint64_t bytes;        /* of all files */
 };
 /* Published snapshots (those with a readable descriptor), newest first; malloc'ed. */
 int snap_repo_list(struct mcfs_object_store *store, const char *cluster, struct snap_entry **list,
                    size_t *count, struct mcfs_error *err);
 
+/* What latest.txt names; false when it is absent or names nothing. */
+bool snap_repo_latest(struct mcfs_object_store *store, const char *cluster, char id[SNAP_ID_SIZE]);
+
 /* Ids to try in turn at a restore: what latest.txt names, then every other that is not newer;
- * malloc'ed. */
+ * without a readable latest.txt all, newest first; malloc'ed. */
 int snap_repo_candidates(struct mcfs_object_store *store, const char *cluster,
                          char (**ids)[SNAP_ID_SIZE], size_t *count, struct mcfs_error *err);
 
@@ -152,9 +320,14 @@ int snap_repo_candidates(struct mcfs_object_store *store, const char *cluster,
 int snap_repo_delete(struct mcfs_object_store *store, const char *cluster, const char *id,
                      struct mcfs_error *err);
 
-/* Keeps the newest `keep` and `current`, which is never deleted. */
+/* Keeps the newest `keep`, `current` and what latest.txt names. */
 int snap_repo_retain(struct mcfs_object_store *store, const char *cluster, const char *current,
                      uint32_t keep, struct mcfs_error *err);
+
+/* Removes what interrupted checkpoints left: snapshots without a descriptor, and temporary files,
+ * of which nothing was written for min_age_ms.  *removed counts names. */
+int snap_repo_prune(struct mcfs_object_store *store, const char *cluster, int64_t min_age_ms,
+                    uint32_t *removed, struct mcfs_error *err);
 
 /* Files of a snapshot. */
 int snap_repo_files(struct mcfs_object_store *store, const char *cluster, const char *id,

@@ -2,7 +2,7 @@
 /* Snapshots in a directory.  A value is written under a temporary name, flushed, and renamed; then
  * its directory is flushed, so that a name that can be seen survives power loss with all its bytes.
  */
-#include "snapshot/snapshot.h"
+#include "snapshot/repository.h"
 
 #include "common/cleanup.h"
 #include "common/clock.h"
@@ -10,9 +10,12 @@
 
 #include <fcntl.h>
 #include <limits.h>
+#include <stdatomic.h>
 #include <sys/stat.h>
 
 #define TEMPORARY ".tmp." /* in the names of what is being written */
+#define PENDING_MAX (1u << 20)
+#define DEPTH_MAX 16 /* of folders below the root; a loop of links ends here */
 
 struct local_store {
     struct mcfs_object_store base;
@@ -20,23 +23,55 @@ struct local_store {
 };
 
 struct mcfs_object_store_put {
-    struct mcfs_object_store *store;
     int fd;
     char *path, *temporary;
     struct mcfs_buf pending;
+    uint64_t written;
 };
 
-#define PENDING_MAX (1u << 20)
+static const struct mcfs_object_store_ops local_ops;
+
+static bool stays_below(const char *name)
+{
+    for (const char *p = name;; p++) {
+        size_t len = strcspn(p, "/");
+        if ((len == 1 && p[0] == '.') || (len == 2 && p[0] == '.' && p[1] == '.'))
+            return false;
+        p += len;
+        if (!*p)
+            return name[0] != '/';
+    }
+}
 
 static int full_path(const struct mcfs_object_store *s, const char *name, char out[PATH_MAX],
                      struct mcfs_error *err)
 {
     const struct local_store *l = (const struct local_store *)s;
-    if (name[0] == '/' || strstr(name, "..") ||
-        (size_t)snprintf(out, PATH_MAX, "%s/%s", l->root, name) >= PATH_MAX)
-        return mcfs_fail(err, MCFS_INVALID_PARAMS, "%s: not a name in a snapshot store", name);
+    if (!stays_below(name) || (size_t)snprintf(out, PATH_MAX, "%s/%s", l->root, name) >= PATH_MAX)
+        return mcfs_fail(err, MCFS_INVALID_PARAMS, "%.100s: not a name in a snapshot store", name);
     return 0;
 }
+
+/* mkdir -p of a file's folder, with the name of each new folder made durable in the one above. */
+static int make_folder(const char *dir, struct mcfs_error *err)
+{
+    struct stat st;
+    char above[PATH_MAX];
+    if (stat(dir, &st) == 0)
+        return 0;
+    snprintf(above, sizeof(above), "%s", dir);
+    char *slash = strrchr(above, '/');
+    if (!slash || slash == above)
+        return mcfs_fail_errno(err, ENOENT, "%s", dir);
+    *slash = 0;
+    if (make_folder(above, err))
+        return -1;
+    if (mkdir(dir, 0755) && errno != EEXIST)
+        return mcfs_fail_errno(err, errno, "%s", dir);
+    return mcfs_sync_dir(above, err);
+}
+
+/* ---- writing ---- */
 
 static void put_free(struct mcfs_object_store_put *p)
 {
@@ -48,6 +83,23 @@ static void put_free(struct mcfs_object_store_put *p)
     free(p);
 }
 
+/* Several values, or the same one twice, may be on their way at once. */
+static int open_temporary(struct mcfs_object_store_put *p, const char *dir, const char *file,
+                          struct mcfs_error *err)
+{
+    static atomic_uint serial;
+    do {
+        free(p->temporary);
+        if (asprintf(&p->temporary, "%s/%s%s%d.%u", dir, file, TEMPORARY, (int)getpid(),
+                     atomic_fetch_add(&serial, 1)) < 0) {
+            p->temporary = NULL;
+            return mcfs_fail_errno(err, ENOMEM, "%s", p->path);
+        }
+        p->fd = open(p->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+    } while (p->fd < 0 && errno == EEXIST);
+    return p->fd < 0 ? mcfs_fail_errno(err, errno, "%s", p->temporary) : 0;
+}
+
 static struct mcfs_object_store_put *put_begin(struct mcfs_object_store *s, const char *name,
                                                struct mcfs_error *err)
 {
@@ -55,27 +107,26 @@ static struct mcfs_object_store_put *put_begin(struct mcfs_object_store *s, cons
     if (full_path(s, name, path, err))
         return NULL;
     struct mcfs_object_store_put *p = calloc(1, sizeof(*p));
-    if (!p) {
+    if (!p || !(p->path = strdup(path))) {
+        free(p);
         mcfs_fail_errno(err, ENOMEM, "%s", path);
         return NULL;
     }
-    p->store = s;
     p->fd = -1;
-    p->path = strdup(path);
     char *slash = strrchr(path, '/');
     *slash = 0;
-    if (!p->path || mcfs_make_dirs(path, 0755, err) ||
-        asprintf(&p->temporary, "%s/%s%s%d", path, slash + 1, TEMPORARY, (int)getpid()) < 0) {
-        put_free(p);
-        return NULL;
+    /* The folder may go with another's last file in between; then once more. */
+    for (int tries = 0; tries < 2; tries++) {
+        struct mcfs_error bad = MCFS_ERROR_INIT;
+        if (make_folder(path, &bad) == 0 && open_temporary(p, path, slash + 1, &bad) == 0)
+            return p;
+        if (err)
+            *err = bad;
+        if (bad.errnum != ENOENT)
+            break;
     }
-    p->fd = open(p->temporary, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-    if (p->fd < 0) {
-        mcfs_fail_errno(err, errno, "%s", p->temporary);
-        put_free(p);
-        return NULL;
-    }
-    return p;
+    put_free(p);
+    return NULL;
 }
 
 static int put_flush(struct mcfs_object_store_put *p, struct mcfs_error *err)
@@ -89,9 +140,10 @@ static int put_flush(struct mcfs_object_store_put *p, struct mcfs_error *err)
 static int put_write(struct mcfs_object_store_put *p, const void *data, size_t len,
                      struct mcfs_error *err)
 {
+    p->written += len;
     if (p->pending.len + len > PENDING_MAX && put_flush(p, err))
         return -1;
-    if (len > PENDING_MAX / 2)
+    if (len > PENDING_MAX / 2 && p->pending.len == 0)
         return mcfs_write_full(p->fd, data, len) ? mcfs_fail_errno(err, errno, "%s", p->temporary)
                                                  : 0;
     mcfs_buf_append(&p->pending, data, len);
@@ -101,12 +153,17 @@ static int put_write(struct mcfs_object_store_put *p, const void *data, size_t l
 static void put_abort(struct mcfs_object_store_put *p)
 {
     unlink(p->temporary);
+    /* A folder that was made for it alone goes as well; rmdir refuses any other. */
+    *strrchr(p->temporary, '/') = 0;
+    rmdir(p->temporary);
     put_free(p);
 }
 
 static int put_commit(struct mcfs_object_store_put *p, struct mcfs_error *err)
 {
     int rc = put_flush(p, err);
+    if (rc == 0 && p->written == 0)
+        rc = mcfs_fail(err, MCFS_INVALID_PARAMS, "%s: nothing to store", p->path);
     if (rc == 0 && (fsync(p->fd) || rename(p->temporary, p->path)))
         rc = mcfs_fail_errno(err, errno, "%s", p->path);
     if (rc) {
@@ -119,6 +176,8 @@ static int put_commit(struct mcfs_object_store_put *p, struct mcfs_error *err)
     put_free(p);
     return rc;
 }
+
+/* ---- reading ---- */
 
 static ssize_t local_read(struct mcfs_object_store *s, const char *name, uint64_t off, void *buf,
                           size_t len, struct mcfs_error *err)
@@ -140,68 +199,172 @@ static int local_stat(struct mcfs_object_store *s, const char *name, struct mcfs
         return -1;
     if (stat(path, &st))
         return mcfs_fail_errno(err, errno, "%s", path);
+    if (!S_ISREG(st.st_mode))
+        return mcfs_fail_errno(err, ENOENT, "%s", path);
     *info = (struct mcfs_object_info){name, (uint64_t)st.st_size, mcfs_timespec_ns(st.st_mtim)};
     return 0;
 }
 
-static int plain_names(const struct dirent *e)
+/* ---- listing ---- */
+
+struct visit {
+    struct local_store *store;
+    const char *prefix;
+    bool temporary; /* visits what is being written, instead of what has been */
+    mcfs_object_list_fn fn;
+    void *arg;
+    bool more;
+};
+
+static int is_named(const struct dirent *e)
 {
-    return e->d_name[0] != '.' && !strstr(e->d_name, TEMPORARY);
+    return e->d_name[0] != '.';
 }
 
-/* Visits what lies below a directory, in byte order of whole names. */
-static int walk(struct mcfs_object_store *s, const char *dir, const char *prefix,
-                mcfs_object_list_fn fn, void *arg, bool *more, struct mcfs_error *err)
+/* Appends '/' to the names of folders, so that names sort as whole ones do: "a-" before "a/b". */
+static char *whole_name(const char *dir, const char *name)
 {
-    char path[PATH_MAX];
-    struct dirent **names;
-    if (full_path(s, dir, path, err))
-        return -1;
-    int n = scandir(path, &names, plain_names, alphasort), rc = 0;
+    struct stat st;
+    char path[PATH_MAX], *out;
+    if ((size_t)snprintf(path, sizeof(path), "%s/%s", dir, name) >= sizeof(path) ||
+        stat(path, &st)) /* removed meanwhile */
+        return NULL;
+    if (!S_ISDIR(st.st_mode) && !S_ISREG(st.st_mode))
+        return NULL;
+    return asprintf(&out, "%s%s", name, S_ISDIR(st.st_mode) ? "/" : "") < 0 ? NULL : out;
+}
+
+static int by_bytes(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* A folder's names in byte order; *names is malloc'ed, as is each. */
+static int read_names(const char *path, char ***names, size_t *count, struct mcfs_error *err)
+{
+    struct dirent **entries;
+    int n = scandir(path, &entries, is_named, NULL);
+    *names = NULL;
+    *count = 0;
     if (n < 0)
         return errno == ENOENT || errno == ENOTDIR ? 0 : mcfs_fail_errno(err, errno, "%s", path);
+    *names = calloc((size_t)n + 1, sizeof(**names));
     for (int i = 0; i < n; i++) {
-        char name[PATH_MAX];
-        struct stat st;
-        snprintf(name, sizeof(name), "%s%s%s", dir, *dir ? "/" : "", names[i]->d_name);
-        snprintf(path, sizeof(path), "%s/%s", ((struct local_store *)s)->root, name);
-        free(names[i]);
-        if (rc || !*more || stat(path, &st))
-            continue; /* removed meanwhile, or enough */
-        if (S_ISDIR(st.st_mode)) {
-            rc = walk(s, name, prefix, fn, arg, more, err);
-        } else if (strncmp(name, prefix, strlen(prefix)) == 0) {
-            struct mcfs_object_info info = {name, (uint64_t)st.st_size,
-                                            mcfs_timespec_ns(st.st_mtim)};
-            *more = fn(&info, arg);
+        char *name = *names ? whole_name(path, entries[i]->d_name) : NULL;
+        if (name)
+            (*names)[(*count)++] = name;
+        free(entries[i]);
+    }
+    free(entries);
+    if (!*names)
+        return mcfs_fail_errno(err, ENOMEM, "%s", path);
+    qsort(*names, *count, sizeof(**names), by_bytes);
+    return 0;
+}
+
+static void visit_file(struct visit *v, const char *name)
+{
+    char path[PATH_MAX];
+    struct stat st;
+    bool temporary = strstr(name, TEMPORARY) != NULL;
+    if (temporary != v->temporary || strncmp(name, v->prefix, strlen(v->prefix)) != 0 ||
+        full_path(&v->store->base, name, path, NULL) || stat(path, &st))
+        return;
+    struct mcfs_object_info info = {name, (uint64_t)st.st_size, mcfs_timespec_ns(st.st_mtim)};
+    v->more = v->fn(&info, v->arg);
+}
+
+/* dir: "" or with a '/' behind it. */
+static int walk(struct visit *v, const char *dir, unsigned depth, struct mcfs_error *err)
+{
+    char path[PATH_MAX];
+    char **names;
+    size_t count;
+    if (depth > DEPTH_MAX)
+        return 0;
+    if (full_path(&v->store->base, dir, path, err) || read_names(path, &names, &count, err))
+        return -1;
+    int rc = 0;
+    for (size_t i = 0; i < count; i++) {
+        _cleanup_free_ char *part = names[i], *name = NULL;
+        if (rc || !v->more)
+            continue;
+        if (asprintf(&name, "%s%s", dir, part) < 0) {
+            name = NULL;
+            rc = mcfs_fail_errno(err, ENOMEM, "%s", path);
+        } else if (name[strlen(name) - 1] == '/') {
+            rc = walk(v, name, depth + 1, err);
+        } else {
+            visit_file(v, name);
         }
     }
     free(names);
     return rc;
 }
 
+static int visit_all(struct visit *v, struct mcfs_error *err)
+{
+    char dir[PATH_MAX];
+    const char *slash = strrchr(v->prefix, '/');
+    snprintf(dir, sizeof(dir), "%.*s", slash ? (int)(slash - v->prefix + 1) : 0, v->prefix);
+    return walk(v, dir, 0, err);
+}
+
 static int local_list(struct mcfs_object_store *s, const char *prefix, mcfs_object_list_fn fn,
                       void *arg, struct mcfs_error *err)
 {
-    char dir[PATH_MAX];
-    bool more = true;
-    const char *slash = strrchr(prefix, '/');
-    snprintf(dir, sizeof(dir), "%.*s", slash ? (int)(slash - prefix) : 0, prefix);
-    return walk(s, dir, prefix, fn, arg, &more, err);
+    struct visit v = {
+        .store = (struct local_store *)s, .prefix = prefix, .fn = fn, .arg = arg, .more = true};
+    return visit_all(&v, err);
 }
+
+/* ---- removal ---- */
 
 static int local_remove(struct mcfs_object_store *s, const char *name, struct mcfs_error *err)
 {
     char path[PATH_MAX];
     if (full_path(s, name, path, err))
         return -1;
-    if (unlink(path) && errno != ENOENT)
-        return mcfs_fail_errno(err, errno, "%s", path);
-    /* Its folder goes with its last file; rmdir refuses any other. */
+    if (unlink(path))
+        return errno == ENOENT || errno == ENOTDIR ? 0 : mcfs_fail_errno(err, errno, "%s", path);
     *strrchr(path, '/') = 0;
+    if (mcfs_sync_dir(path, err)) /* what is removed next stays behind this */
+        return -1;
+    /* Its folder goes with its last file; rmdir refuses any other. */
     if (strcmp(path, ((struct local_store *)s)->root) != 0)
         rmdir(path);
     return 0;
+}
+
+struct sweep {
+    struct local_store *store;
+    int64_t before_ns;
+    uint32_t removed;
+};
+
+static bool sweep_one(const struct mcfs_object_info *info, void *arg)
+{
+    struct sweep *s = arg;
+    if (info->mtime_ns < s->before_ns && local_remove(&s->store->base, info->name, NULL) == 0)
+        s->removed++;
+    return true;
+}
+
+int store_local_sweep(struct mcfs_object_store *store, const char *prefix, int64_t before_ns,
+                      uint32_t *removed, struct mcfs_error *err)
+{
+    if (store->ops != &local_ops)
+        return 0;
+    struct sweep s = {.store = (struct local_store *)store, .before_ns = before_ns};
+    struct visit v = {.store = s.store,
+                      .prefix = prefix,
+                      .temporary = true,
+                      .fn = sweep_one,
+                      .arg = &s,
+                      .more = true};
+    int rc = visit_all(&v, err);
+    *removed += s.removed;
+    return rc;
 }
 
 static void local_close(struct mcfs_object_store *s)
@@ -231,9 +394,11 @@ struct mcfs_object_store *snap_store_local_open(const char *root, struct mcfs_er
         return NULL;
     }
     l->base.ops = &local_ops;
-    if (mcfs_make_dirs(root, 0755, err) || !(l->root = realpath(root, NULL))) {
-        free(l);
-        return NULL;
-    }
-    return &l->base;
+    int rc = mcfs_make_dirs(root, 0755, err);
+    if (rc == 0 && !(l->root = realpath(root, NULL)))
+        rc = mcfs_fail_errno(err, errno, "%s", root);
+    if (rc == 0)
+        return &l->base;
+    free(l);
+    return NULL;
 }

@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef MCFS_SNAPSHOT_SEGMENTS_H
+#define MCFS_SNAPSHOT_SEGMENTS_H
+
+#include "snapshot/snapshot.h"
+
+#define ALLOCATOR_NODES_MAX (1u << 24)
+
+static inline bool is_node_or_none(const struct snap_allocator *a, uint32_t index)
+{
+    return index < a->current_capacity || index == SNAP_NO_NODE;
+}
+
+#endif
