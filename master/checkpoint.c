@@ -287,13 +287,23 @@ static void run_one(struct checkpointer *c)
     directory_collapse(c->config.directory);
 }
 
-/* The caller holds the lock. */
+/* The caller holds the lock, and gets it back; without it the store, which may be far away, is
+ * asked for a new id. */
 static int begin_locked(struct checkpointer *c, struct mcfs_error *err)
 {
+    char fresh[SNAP_ID_SIZE];
     if (c->wanted || c->state.running)
         return 0;
-    if (snap_repo_new_id(c->config.store, c->config.cluster, c->next_id, err))
+    pthread_mutex_unlock(&c->lock);
+    int rc = snap_repo_new_id(c->config.store, c->config.cluster, fresh, err);
+    pthread_mutex_lock(&c->lock);
+    if (rc)
         return -1;
+    if (c->stopping)
+        return mcfs_fail(err, MCFS_INTERNAL_ERROR, "the master is stopping");
+    if (c->wanted || c->state.running) /* somebody else was quicker */
+        return 0;
+    memcpy(c->next_id, fresh, sizeof(fresh));
     c->wanted = true;
     pthread_cond_broadcast(&c->changed);
     return 0;

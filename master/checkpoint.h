@@ -51,13 +51,23 @@ void checkpointer_state(struct checkpointer *c, struct checkpoint_state *out);
 
 struct mcfs_object_store *checkpointer_store(struct checkpointer *c);
 
-/* Restores the newest snapshot that can be; *id is "" when there is none.  Counts what was kept and
- * dropped. */
 struct restore_result {
     char id[SNAP_ID_SIZE];
-    uint64_t kept, dropped, failed_candidates;
+    uint64_t kept, replicas;    /* objects, and replicas of those */
+    uint64_t incomplete, twice; /* dropped: without a complete replica, there already */
+    uint64_t failed_candidates;
     struct mcfs_buf segments, tasks, discarded; /* to be carried through */
 };
+struct restore_watch {
+    void (*progress)(uint64_t done, uint64_t all, void *arg); /* shards; one call at a time */
+    void *arg;
+};
+/* Restores this snapshot into an empty directory, which is empty again when that fails.  watch may
+ * be NULL.  The caller frees the buffers of out. */
+int restore_one(struct directory *d, struct mcfs_object_store *store, const char *cluster,
+                const char *id, const struct restore_watch *watch, struct restore_result *out,
+                struct mcfs_error *err);
+/* Restores the newest snapshot that can be; out->id is "" when there is none. */
 int restore_newest(struct directory *d, struct mcfs_object_store *store, const char *cluster,
                    struct restore_result *out, struct mcfs_error *err);
 

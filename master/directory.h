@@ -226,8 +226,9 @@ int directory_visit_shard(struct directory *d, uint32_t shard,
                           void *arg, struct mcfs_error *err);
 uint64_t directory_shard_objects(struct directory *d, uint32_t shard);
 
-/* Adds an object from a snapshot: kept when it has a complete replica.  Returns 1 kept, 0 dropped,
- * -1 error. */
+/* Adds an object from a snapshot: kept when it has a complete replica and was not there yet.
+ * Returns one of these, or -1 on error. */
+enum { RESTORE_INCOMPLETE, RESTORE_KEPT, RESTORE_TWICE };
 int directory_restore(struct directory *d, const struct snap_object *object,
                       struct mcfs_error *err);
 

@@ -185,7 +185,7 @@ int directory_restore(struct directory *d, const struct snap_object *in, struct 
     struct snap_object o = *in;
     uint64_t newest_id = 0;
     if (!has_complete_replica(&o, &newest_id))
-        return 0;
+        return RESTORE_INCOMPLETE;
     if (check_key(o.tenant, o.key, err))
         return -1;
     if (o.size >> 48 || o.group.len > UINT16_MAX || (uint64_t)o.put_start_ms >> 48)
@@ -200,7 +200,7 @@ int directory_restore(struct directory *d, const struct snap_object *in, struct 
         o.attr.mtime_ns = o.put_start_ms * 1000000;
     MCFS_LOCK_SCOPE(&d->shards[h.shard].lock);
     if (shard_find(d, h, tenant, o.key))
-        return 0; /* twice in one snapshot: the first counts */
+        return RESTORE_TWICE; /* twice in one snapshot: the first counts */
     uint32_t slot = record_insert(d, h, tenant, o.key, o.size, o.attr.mtime_ns);
     struct record *r = slot ? record_at(d, slot) : NULL;
     if (!r || record_set_attr(d, r, &o.attr))
@@ -223,5 +223,5 @@ int directory_restore(struct directory *d, const struct snap_object *in, struct 
         return mcfs_fail(err, MCFS_NO_AVAILABLE_HANDLE, "the master is out of memory");
     }
     directory_raise_next_id(d, MCFS_MAX(o.version, newest_id) + 1);
-    return 1;
+    return RESTORE_KEPT;
 }

@@ -111,7 +111,7 @@ static int start_snapshots(struct master *m, struct mcfs_object_store *store,
         restore_newest(m->directory, store, m->flags.cluster_id, restored, err))
         return -1;
     m->restored_objects = restored->kept;
-    m->restore_dropped_objects = restored->dropped;
+    m->restore_dropped_objects = restored->incomplete + restored->twice;
     struct checkpoint_config config = {
         .directory = m->directory,
         .store = store,

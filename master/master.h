@@ -62,6 +62,7 @@ int method_snapshot_state(struct master *m, struct mcfs_rpc_request *r, struct m
 int method_snapshot_list(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
 int method_snapshot_files(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
 int method_snapshot_read(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
+int method_snapshot_prune(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
 
 /* A node's number from a session, or 0 for session 0; -1 (CLIENT_NOT_FOUND) for one this master
  * does not know. */

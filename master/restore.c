@@ -17,7 +17,9 @@ struct restore {
     struct directory *directory;
     struct snap_reader *reader;
     atomic_uint next;
-    _Atomic uint64_t kept, dropped;
+    _Atomic uint64_t outcomes[3]; /* by what directory_restore says */
+    _Atomic uint64_t replicas, shards;
+    const struct restore_watch *watch;
     atomic_bool failed;
     pthread_mutex_t lock; /* guards err */
     struct mcfs_error err;
@@ -29,7 +31,9 @@ static int restore_object(const struct snap_object *o, void *arg, struct mcfs_er
     int rc = directory_restore(r->directory, o, err);
     if (rc < 0)
         return -1;
-    atomic_fetch_add_explicit(rc ? &r->kept : &r->dropped, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&r->outcomes[rc], 1, memory_order_relaxed);
+    if (rc == RESTORE_KEPT)
+        atomic_fetch_add_explicit(&r->replicas, o->replica_count, memory_order_relaxed);
     return 0;
 }
 
@@ -45,6 +49,11 @@ static void *restore_main(void *arg)
             MCFS_LOCK_SCOPE(&r->lock);
             if (!atomic_exchange(&r->failed, true))
                 r->err = err;
+        }
+        uint64_t done = atomic_fetch_add(&r->shards, 1) + 1;
+        if (r->watch) {
+            MCFS_LOCK_SCOPE(&r->lock);
+            r->watch->progress(done, snap_reader_shards(r->reader), r->watch->arg);
         }
     }
 }
@@ -65,10 +74,11 @@ static int restore_shards(struct restore *r, struct mcfs_error *err)
     return -1;
 }
 
-static int restore_one(struct directory *d, struct mcfs_object_store *store, const char *cluster,
-                       const char *id, struct restore_result *out, struct mcfs_error *err)
+int restore_one(struct directory *d, struct mcfs_object_store *store, const char *cluster,
+                const char *id, const struct restore_watch *watch, struct restore_result *out,
+                struct mcfs_error *err)
 {
-    struct restore r = {.directory = d};
+    struct restore r = {.directory = d, .watch = watch};
     /* Every shard is checked when it is read; what is read twice takes twice as long. */
     r.reader = snap_reader_open_lazily(store, cluster, id, err);
     if (!r.reader)
@@ -86,8 +96,11 @@ static int restore_one(struct directory *d, struct mcfs_object_store *store, con
         struct mcfs_slice discarded = snap_reader_discarded(r.reader);
         mcfs_buf_append(&out->discarded, discarded.data, discarded.len);
         directory_raise_next_id(d, snap_reader_info(r.reader)->replica_next_id);
-        out->kept = atomic_load(&r.kept);
-        out->dropped = atomic_load(&r.dropped);
+        memcpy(out->id, id, SNAP_ID_SIZE);
+        out->kept = atomic_load(&r.outcomes[RESTORE_KEPT]);
+        out->incomplete = atomic_load(&r.outcomes[RESTORE_INCOMPLETE]);
+        out->twice = atomic_load(&r.outcomes[RESTORE_TWICE]);
+        out->replicas = atomic_load(&r.replicas);
     } else {
         directory_clear(d); /* never a half state */
     }
@@ -107,16 +120,17 @@ int restore_newest(struct directory *d, struct mcfs_object_store *store, const c
     int64_t began = mcfs_mono_ms();
     for (size_t i = 0; i < count; i++) {
         struct mcfs_error bad = MCFS_ERROR_INIT;
-        if (restore_one(d, store, cluster, ids[i], out, &bad)) {
+        if (restore_one(d, store, cluster, ids[i], NULL, out, &bad)) {
             mcfs_error("snapshot %s cannot be restored: %s", ids[i], bad.msg);
             out->failed_candidates++;
             continue;
         }
-        memcpy(out->id, ids[i], SNAP_ID_SIZE);
         mcfs_info("snapshot %s restored in %" PRId64 " ms: %" PRIu64 " objects kept, %" PRIu64
                   " without a complete replica dropped",
-                  out->id, mcfs_mono_ms() - began, out->kept, out->dropped);
-        if (out->dropped > out->kept)
+                  out->id, mcfs_mono_ms() - began, out->kept, out->incomplete);
+        if (out->twice)
+            mcfs_warning("snapshot %s: %" PRIu64 " objects are in it twice", out->id, out->twice);
+        if (out->incomplete > out->kept)
             mcfs_warning("snapshot %s: most objects had no complete replica", out->id);
         break;
     }

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #define READ_MAX (8u << 20)
+#define PRUNE_AGE_MAX_MS (10ull * 365 * 86400 * 1000)
 
 struct tenants {
     struct master *m;
@@ -186,6 +187,24 @@ int method_snapshot_files(struct master *m, struct mcfs_rpc_request *r, struct m
                         err))
         return -1;
     mp_end_array(r->result, at, f.count);
+    return 0;
+}
+
+int method_snapshot_prune(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err)
+{
+    uint32_t keep, snapshots = 0, files = 0;
+    uint64_t min_age_ms;
+    if (need_store(m, err))
+        return -1;
+    if (!mp_read_u32_max(&r->params, UINT32_MAX, &keep) || !mp_read_uint(&r->params, &min_age_ms) ||
+        min_age_ms > PRUNE_AGE_MAX_MS)
+        return bad_params(r, err);
+    if (snap_repo_prune(checkpointer_store(m->checkpointer), m->flags.cluster_id, keep,
+                        (int64_t)min_age_ms, &snapshots, &files, err))
+        return -1;
+    mp_put_array(r->result, 2);
+    mp_put_uint(r->result, snapshots);
+    mp_put_uint(r->result, files);
     return 0;
 }
 

@@ -96,8 +96,9 @@ int snap_repo_delete(struct mcfs_object_store *store, const char *cluster, const
     return remove_files(store, cluster, id, &removed, err);
 }
 
-int snap_repo_retain(struct mcfs_object_store *store, const char *cluster, const char *current,
-                     uint32_t keep, struct mcfs_error *err)
+/* Keeps the newest `keep`, `current` and what latest.txt names. */
+static int delete_old(struct mcfs_object_store *store, const char *cluster, const char *current,
+                      uint32_t keep, uint32_t *deleted, struct mcfs_error *err)
 {
     _cleanup_free_ struct snap_entry *list = NULL;
     char latest[SNAP_ID_SIZE] = "";
@@ -107,29 +108,43 @@ int snap_repo_retain(struct mcfs_object_store *store, const char *cluster, const
         return -1;
     snap_repo_latest(store, cluster, latest);
     /* One that cannot be deleted does not keep the others. */
-    for (size_t i = MCFS_MAX(keep, 1u); i < count; i++)
-        if (strcmp(list[i].id, current) != 0 && strcmp(list[i].id, latest) != 0 &&
-            snap_repo_delete(store, cluster, list[i].id, rc ? NULL : err))
+    for (size_t i = MCFS_MAX(keep, 1u); i < count; i++) {
+        if (strcmp(list[i].id, current) == 0 || strcmp(list[i].id, latest) == 0)
+            continue;
+        if (snap_repo_delete(store, cluster, list[i].id, rc ? NULL : err))
             rc = -1;
+        else
+            ++*deleted;
+    }
     return rc;
 }
 
-int snap_repo_prune(struct mcfs_object_store *store, const char *cluster, int64_t min_age_ms,
-                    uint32_t *removed, struct mcfs_error *err)
+int snap_repo_retain(struct mcfs_object_store *store, const char *cluster, const char *current,
+                     uint32_t keep, struct mcfs_error *err)
+{
+    uint32_t deleted = 0;
+    return delete_old(store, cluster, current, keep, &deleted, err);
+}
+
+int snap_repo_prune(struct mcfs_object_store *store, const char *cluster, uint32_t keep,
+                    int64_t min_age_ms, uint32_t *snapshots, uint32_t *files,
+                    struct mcfs_error *err)
 {
     _cleanup_free_ struct repo_item *items = NULL;
     char prefix[SNAP_PATH_MAX], latest[SNAP_ID_SIZE] = "";
     size_t count;
     int64_t before_ns = mcfs_wall_ns() - min_age_ms * 1000000;
-    *removed = 0;
+    *snapshots = *files = 0;
+    if (keep && delete_old(store, cluster, "", keep, snapshots, err))
+        return -1;
     if (repo_items(store, cluster, &items, &count, err))
         return -1;
     snap_repo_latest(store, cluster, latest);
     for (size_t i = 0; i < count; i++)
         if (!items[i].has_descriptor && items[i].newest_ns < before_ns &&
             strcmp(items[i].entry.id, latest) != 0 &&
-            remove_files(store, cluster, items[i].entry.id, removed, err))
+            remove_files(store, cluster, items[i].entry.id, files, err))
             return -1;
     snap_path(prefix, sizeof(prefix), cluster, NULL, "");
-    return store_local_sweep(store, prefix, before_ns, removed, err);
+    return store_local_sweep(store, prefix, before_ns, files, err);
 }

@@ -218,6 +218,19 @@ struct mcfs_object_store *snap_store_s3_open(const char *place, struct mcfs_erro
 /* "s3://bucket[/prefix]", or a directory. */
 struct mcfs_object_store *snap_store_open(const char *where, struct mcfs_error *err);
 
+/* Snapshots that are there already, wherever they lie: `where` is a store's root, one cluster's
+ * folder, a folder of copies, or a single snapshot (its last part is the id, then), in a directory
+ * or in S3.  cluster NULL: the only one there is, or mooncake_cluster.  Nothing is made or written
+ * by opening; where snapshots do not lie as in a store's root, they can only be read. */
+struct snap_place {
+    struct mcfs_object_store *store;
+    char cluster[256];
+    char id[SNAP_ID_SIZE]; /* "" unless `where` is a snapshot */
+};
+int snap_place_open(const char *where, const char *cluster, struct snap_place *out,
+                    struct mcfs_error *err);
+void snap_place_close(struct snap_place *p);
+
 /* ---- encoding one shard; any thread, one encoder each ---- */
 
 struct snap_encoder;
@@ -293,6 +306,26 @@ struct mcfs_slice snap_reader_discarded(const struct snap_reader *r);
 /* Reads everything and decodes all of it; counts objects when `objects` is not NULL. */
 int snap_reader_verify(struct snap_reader *r, uint64_t *objects, struct mcfs_error *err);
 
+/* ---- comparing two snapshots ---- */
+
+enum snap_change { SNAP_ADDED, SNAP_REMOVED, SNAP_CHANGED };
+struct snap_difference {
+    enum snap_change change;
+    struct mcfs_slice tenant, key;
+    uint64_t old_size, new_size;       /* bytes */
+    uint64_t old_version, new_version; /* 0 where `mooncakefs` is not there */
+};
+struct snap_diff_counts {
+    uint64_t added, removed, changed, same;
+};
+/* Calls fn for each difference from a to b, by shard, then tenant and key; fn returns 0 or -1.  The
+ * memory it takes is that of a part of the keys, however many there are.  progress may be NULL; it
+ * gets parts done and parts altogether. */
+int snap_diff(struct snap_reader *a, struct snap_reader *b,
+              int (*fn)(const struct snap_difference *d, void *arg, struct mcfs_error *err),
+              void (*progress)(uint64_t done, uint64_t all, void *arg), void *arg,
+              struct snap_diff_counts *counts, struct mcfs_error *err);
+
 /* ---- the repository; any thread ---- */
 
 /* A new id from the local time, later than every id there is. */
@@ -324,10 +357,12 @@ int snap_repo_delete(struct mcfs_object_store *store, const char *cluster, const
 int snap_repo_retain(struct mcfs_object_store *store, const char *cluster, const char *current,
                      uint32_t keep, struct mcfs_error *err);
 
-/* Removes what interrupted checkpoints left: snapshots without a descriptor, and temporary files,
- * of which nothing was written for min_age_ms.  *removed counts names. */
-int snap_repo_prune(struct mcfs_object_store *store, const char *cluster, int64_t min_age_ms,
-                    uint32_t *removed, struct mcfs_error *err);
+/* Deletes all but the newest `keep` snapshots and what latest.txt names (keep 0: none), then what
+ * interrupted checkpoints left: files of snapshots without a descriptor, and temporary files, to
+ * which nothing was written for min_age_ms.  *snapshots and *files count what went. */
+int snap_repo_prune(struct mcfs_object_store *store, const char *cluster, uint32_t keep,
+                    int64_t min_age_ms, uint32_t *snapshots, uint32_t *files,
+                    struct mcfs_error *err);
 
 /* Files of a snapshot. */
 int snap_repo_files(struct mcfs_object_store *store, const char *cluster, const char *id,

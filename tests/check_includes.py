@@ -14,7 +14,7 @@ PUBLIC = {
     "common/rpc": ["rpc.h"],
     "backends": ["backends.h"],
     "snapshot": ["snapshot.h"],
-    "master/client": ["client.h"],
+    "master/client": ["client.h", "restore_check.h"],
     "fs/node": ["node.h", "state_dir.h"],
 }
 BELOW = {
@@ -24,7 +24,7 @@ BELOW = {
     "backends": ["common"],
     "snapshot": ["common"],
     "master/client": ["common", "common/rpc"],
-    "master": ["common", "common/rpc", "snapshot"],
+    "master": ["common", "common/rpc", "snapshot", "master/client"],
     "fs/node": ["common", "common/rpc", "backends", "master/client"],
     "fs": ["common", "common/rpc", "backends", "snapshot", "master/client", "fs/node"],
     "tools": ["common", "common/rpc", "backends", "snapshot", "master/client"],

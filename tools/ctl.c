@@ -23,6 +23,15 @@ static const struct mcfs_flag flags[] = {
     {"json", MCFS_FLAG_BOOL, AT(json), "false", NULL, "print JSON", 0},
     {"physical", MCFS_FLAG_BOOL, AT(physical), "false", NULL, "locate: disk extents, too", 0},
     {"force", MCFS_FLAG_BOOL, AT(force), "false", NULL, "rm: pinned and leased objects, too", 0},
+    {"store", MCFS_FLAG_STRING, AT(store), NULL, NULL,
+     "snapshot, restore: a directory or s3://BUCKET/PREFIX instead of a master's", 0},
+    {"cluster", MCFS_FLAG_STRING, AT(cluster), NULL, NULL,
+     "the cluster whose snapshots are meant, where there are several", 0},
+    {"keep", MCFS_FLAG_U32, AT(keep), "0", NULL,
+     "snapshot prune: delete all but the newest so many; 0: delete no snapshot", 0},
+    {"min_age", MCFS_FLAG_DURATION, AT(min_age_ms), "1h", NULL,
+     "snapshot prune: age of what an interrupted checkpoint left", 1000},
+    {"check", MCFS_FLAG_BOOL, AT(check), "false", NULL, "restore: only tell what would be kept", 0},
     {"help", MCFS_FLAG_BOOL, AT(help), "false", NULL, "this help", 0},
     {"version", MCFS_FLAG_BOOL, AT(version), "false", NULL, "the version", 0},
     MCFS_FLAG_END};
@@ -40,7 +49,9 @@ static const struct command {
     {"rm", "KEY...", "remove objects", ctl_rm},
     {"pin", "KEY...", "pin objects: neither evicted nor removed", ctl_pin},
     {"unpin", "KEY...", "unpin them", ctl_unpin},
-    {"snapshot", "list|create", "snapshots of the directory", ctl_snapshot},
+    {"snapshot", "list|create|show|verify|diff|prune ...",
+     "snapshots, of a master or (--store) where they lie", ctl_snapshot},
+    {"restore", "--check [DIR|ID]", "what a master would keep of a snapshot", ctl_restore},
 };
 
 void ctl_print_json(json_t *value)
@@ -48,6 +59,23 @@ void ctl_print_json(json_t *value)
     json_dumpf(value, stdout, JSON_INDENT(2));
     putchar('\n');
     json_decref(value);
+}
+
+json_t *ctl_json_bytes(struct mcfs_slice s)
+{
+    json_t *v = json_stringn(s.data, s.len);
+    if (v)
+        return v;
+    _cleanup_buf_ struct mcfs_buf b = MCFS_BUF_INIT;
+    for (size_t i = 0; i < s.len; i++) {
+        unsigned char ch = (unsigned char)s.data[i];
+        char two[2] = {(char)(0xc0 | ch >> 6), (char)(0x80 | (ch & 0x3f))};
+        if (ch < 0x80)
+            mcfs_buf_append(&b, &ch, 1);
+        else
+            mcfs_buf_append(&b, two, 2);
+    }
+    return json_stringn((char *)b.data, b.len);
 }
 
 const char *ctl_bytes(uint64_t bytes)

@@ -10,9 +10,10 @@
 #include <jansson.h>
 
 struct ctl_options {
-    char *mount, *master, *tenant;
-    bool json, physical, force, help, version;
-    uint64_t timeout_ms;
+    char *mount, *master, *tenant, *store, *cluster;
+    bool json, physical, force, check, help, version;
+    uint64_t timeout_ms, min_age_ms;
+    uint32_t keep;
 };
 
 struct ctl {
@@ -36,6 +37,9 @@ int ctl_connect(struct ctl *c, struct mcfs_error *err);
 
 /* Prints a JSON value and drops it. */
 void ctl_print_json(json_t *value);
+
+/* A JSON string where the bytes are UTF-8, with what is not escaped as \u00XX otherwise. */
+json_t *ctl_json_bytes(struct mcfs_slice s);
 
 /* "3.2 GiB" in one of a few static buffers. */
 const char *ctl_bytes(uint64_t bytes);
@@ -62,6 +66,7 @@ int ctl_put(struct ctl *c, int argc, char **argv, struct mcfs_error *err);
 int ctl_rm(struct ctl *c, int argc, char **argv, struct mcfs_error *err);
 int ctl_pin(struct ctl *c, int argc, char **argv, struct mcfs_error *err);
 int ctl_unpin(struct ctl *c, int argc, char **argv, struct mcfs_error *err);
+int ctl_restore(struct ctl *c, int argc, char **argv, struct mcfs_error *err);
 int ctl_snapshot(struct ctl *c, int argc, char **argv, struct mcfs_error *err);
 
 /* Runs a benchmark in this process's place; its words are its own.  Returns only on failure. */

@@ -23,24 +23,6 @@ struct listing {
     const char *dir;
 };
 
-/* A JSON string where the bytes are UTF-8, with what is not escaped as \u00XX otherwise. */
-static json_t *json_bytes(struct mcfs_slice s)
-{
-    json_t *v = json_stringn(s.data, s.len);
-    if (v)
-        return v;
-    _cleanup_buf_ struct mcfs_buf b = MCFS_BUF_INIT;
-    for (size_t i = 0; i < s.len; i++) {
-        unsigned char ch = (unsigned char)s.data[i];
-        char two[2] = {(char)(0xc0 | ch >> 6), (char)(0x80 | (ch & 0x3f))};
-        if (ch < 0x80)
-            mcfs_buf_append(&b, &ch, 1);
-        else
-            mcfs_buf_append(&b, two, 2);
-    }
-    return json_stringn((char *)b.data, b.len);
-}
-
 static void list_one(const struct mcfs_master_entry *e, void *arg)
 {
     struct listing *l = arg;
@@ -53,10 +35,10 @@ static void list_one(const struct mcfs_master_entry *e, void *arg)
         mcfs_buf_append(&key, "/", 1);
     if (l->json) {
         json_array_append_new(
-            l->json,
-            json_pack("{s:o, s:b, s:I, s:I, s:I}", "key", json_bytes(mcfs_slice(key.data, key.len)),
-                      "directory", (int)e->is_dir, "size", (json_int_t)e->size, "version",
-                      (json_int_t)e->version, "mtime_ns", (json_int_t)e->attr.mtime_ns));
+            l->json, json_pack("{s:o, s:b, s:I, s:I, s:I}", "key",
+                               ctl_json_bytes(mcfs_slice(key.data, key.len)), "directory",
+                               (int)e->is_dir, "size", (json_int_t)e->size, "version",
+                               (json_int_t)e->version, "mtime_ns", (json_int_t)e->attr.mtime_ns));
         return;
     }
     if (e->is_dir)
@@ -122,8 +104,8 @@ static json_t *object_json(struct ctl *c, struct mcfs_slice key, const struct mc
                       r->endpoint, "size", (json_int_t)r->size, "connected", (int)r->connected));
     }
     return json_pack("{s:o, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:o}", "key",
-                     json_bytes(key), "tenant", c->o.tenant, "size", (json_int_t)o->size, "version",
-                     (json_int_t)o->version, "shard", (json_int_t)o->shard, "mode",
+                     ctl_json_bytes(key), "tenant", c->o.tenant, "size", (json_int_t)o->size,
+                     "version", (json_int_t)o->version, "shard", (json_int_t)o->shard, "mode",
                      (json_int_t)o->attr.mode, "uid", (json_int_t)o->attr.uid, "gid",
                      (json_int_t)o->attr.gid, "mtime_ns", (json_int_t)o->attr.mtime_ns, "hard_pin",
                      (int)o->hard_pin, "replicas", replicas);
@@ -404,9 +386,9 @@ int ctl_put(struct ctl *c, int argc, char **argv, struct mcfs_error *err)
     if (rc)
         return EXIT_FAILED;
     if (c->o.json)
-        ctl_print_json(json_pack("{s:o, s:I, s:I, s:s}", "key", json_bytes(mcfs_slice_str(argv[0])),
-                                 "size", (json_int_t)size, "version", (json_int_t)version, "node",
-                                 where.name));
+        ctl_print_json(json_pack("{s:o, s:I, s:I, s:s}", "key",
+                                 ctl_json_bytes(mcfs_slice_str(argv[0])), "size", (json_int_t)size,
+                                 "version", (json_int_t)version, "node", where.name));
     return EXIT_DONE;
 }
 

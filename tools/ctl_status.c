@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* mooncakefsctl status and snapshot. */
+/* mooncakefsctl status. */
 #include "tools/ctl.h"
 
 #include "common/cleanup.h"
 #include "common/clock.h"
 
 #include <inttypes.h>
-#include <poll.h>
 #include <string.h>
 
 struct status {
@@ -132,57 +131,4 @@ int ctl_status(struct ctl *c, int argc, char **argv, struct mcfs_error *err)
     else
         json_decref(all);
     return EXIT_DONE;
-}
-
-static int snapshot_list(struct ctl *c, struct mcfs_error *err)
-{
-    json_t *list = json_array(), *v;
-    size_t i;
-    if (mcfs_master_snapshots(c->master, add_snapshot, list, NULL, err)) {
-        json_decref(list);
-        return EXIT_FAILED;
-    }
-    if (c->o.json) {
-        ctl_print_json(list);
-        return EXIT_DONE;
-    }
-    json_array_foreach(list, i, v)
-        printf("%s  %10s  %s old%s\n", string(v, "id"), ctl_bytes((uint64_t)integer(v, "bytes")),
-               ctl_age(mcfs_wall_ms() - integer(v, "created_ms")), i == 0 ? "  latest" : "");
-    json_decref(list);
-    return EXIT_DONE;
-}
-
-/* Returns when the snapshot is published. */
-static int snapshot_create(struct ctl *c, struct mcfs_error *err)
-{
-    char id[32], last[32], failure[256];
-    bool running = true;
-    int64_t began = mcfs_mono_ms();
-    if (mcfs_master_snapshot_create(c->master, id, err))
-        return EXIT_FAILED;
-    while (running) {
-        poll(NULL, 0, 20);
-        if (mcfs_master_snapshot_state(c->master, &running, last, failure, err))
-            return EXIT_FAILED;
-    }
-    if (strcmp(last, id) != 0) {
-        mcfs_fail(err, MCFS_INTERNAL_ERROR, "snapshot %s failed: %s", id, failure);
-        return EXIT_FAILED;
-    }
-    if (c->o.json)
-        ctl_print_json(
-            json_pack("{s:s, s:I}", "id", id, "took_ms", (json_int_t)(mcfs_mono_ms() - began)));
-    else
-        printf("%s\n", id);
-    return EXIT_DONE;
-}
-
-int ctl_snapshot(struct ctl *c, int argc, char **argv, struct mcfs_error *err)
-{
-    if (argc != 1 || (strcmp(argv[0], "list") != 0 && strcmp(argv[0], "create") != 0))
-        return EXIT_USAGE;
-    if (ctl_connect(c, err))
-        return EXIT_FAILED;
-    return strcmp(argv[0], "list") == 0 ? snapshot_list(c, err) : snapshot_create(c, err);
 }

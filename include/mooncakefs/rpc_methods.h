@@ -77,7 +77,10 @@
       "Published snapshots, newest first.")                                                        \
     X(SNAPSHOT_FILES, "SnapshotFiles", "[id]", "[[name, size, mtime_ns] ...]",                     \
       "Files of a snapshot.")                                                                      \
-    X(SNAPSHOT_READ, "SnapshotRead", "[id, name, offset, length]", "bin", "Bytes of such a file.")
+    X(SNAPSHOT_READ, "SnapshotRead", "[id, name, offset, length]", "bin", "Bytes of such a file.") \
+    X(SNAPSHOT_PRUNE, "SnapshotPrune", "[keep or 0, min_age_ms]", "[snapshots, files]",            \
+      "Deletes all but the newest `keep` snapshots (0: none), and files of that age that "         \
+      "interrupted checkpoints left; how many.")
 
 /* What a node answers to its peers and to the command line. */
 #define MCFS_NODE_METHODS(X)                                                                       \

@@ -582,3 +582,19 @@ int64_t mcfs_master_snapshot_read(struct mcfs_master *m, const char *id, const c
         memcpy(buf, bytes.data, bytes.len);
     return (int64_t)bytes.len;
 }
+
+int mcfs_master_snapshot_prune(struct mcfs_master *m, uint32_t keep, uint64_t min_age_ms,
+                               uint32_t *snapshots, uint32_t *files, struct mcfs_error *err)
+{
+    _cleanup_buf_ struct mcfs_buf p = MCFS_BUF_INIT;
+    _cleanup_reply_ struct mcfs_rpc_reply reply = MCFS_RPC_REPLY_INIT;
+    mp_put_uint(&p, keep);
+    mp_put_uint(&p, min_age_ms);
+    if (call(m, "SnapshotPrune", false, 2, &p, &reply, NULL, err))
+        return -1;
+    if (!mp_read_array_of(&reply.result, 2) ||
+        !mp_read_u32_max(&reply.result, UINT32_MAX, snapshots) ||
+        !mp_read_u32_max(&reply.result, UINT32_MAX, files))
+        return bad_answer("SnapshotPrune", err);
+    return 0;
+}

@@ -16,6 +16,7 @@
 #include "common/rpc/rpc.h"
 #include <mooncakefs/error.h>
 #include <mooncakefs/object.h>
+#include <mooncakefs/object_store.h>
 
 struct mcfs_master;
 
@@ -206,5 +207,12 @@ int mcfs_master_snapshot_files(struct mcfs_master *m, const char *id,
 int64_t mcfs_master_snapshot_read(struct mcfs_master *m, const char *id, const char *name,
                                   uint64_t off, void *buf, uint32_t len,
                                   const struct mcfs_cancel *cancel, struct mcfs_error *err);
+/* Deletes all but the newest `keep` snapshots (0: none), and what interrupted checkpoints left at
+ * least min_age_ms ago; counts both. */
+int mcfs_master_snapshot_prune(struct mcfs_master *m, uint32_t keep, uint64_t min_age_ms,
+                               uint32_t *snapshots, uint32_t *files, struct mcfs_error *err);
+/* The master's snapshots, as of the cluster "", read through it; close it before the master.  What
+ * its functions return stands in mooncakefs/object_store.h; writing gives EROFS.  Any thread. */
+struct mcfs_object_store *mcfs_master_snapshot_store(struct mcfs_master *m, struct mcfs_error *err);
 
 #endif

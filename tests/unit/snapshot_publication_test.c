@@ -250,14 +250,14 @@ Test(snapshot_publication, a_writer_that_dies_anywhere)
         cr_assert_lt(left, 1000);
     }
     /* What the dead have left goes, what is whole stays. */
-    uint32_t removed;
+    uint32_t gone, removed;
     struct snap_entry *list;
     size_t before, after;
     cr_assert_eq(snap_repo_list(store, "c", &list, &before, &err), 0);
     free(list);
-    cr_assert_eq(snap_repo_prune(store, "c", 3600 * 1000, &removed, &err), 0);
+    cr_assert_eq(snap_repo_prune(store, "c", 0, 3600 * 1000, &gone, &removed, &err), 0);
     cr_assert_eq(removed, 0u, "all of it is young");
-    cr_assert_eq(snap_repo_prune(store, "c", -1000, &removed, &err), 0);
+    cr_assert_eq(snap_repo_prune(store, "c", 0, -1000, &gone, &removed, &err), 0);
     cr_assert_gt(removed, 10u);
     cr_assert_eq(snap_repo_list(store, "c", &list, &after, &err), 0);
     free(list);
@@ -548,8 +548,8 @@ Test(snapshot_publication, only_ids_are_listed)
         mcfs_write_file(path, "0|0|5", 5, 0644, false, NULL);
     }
     expect_candidates("c", "");
-    uint32_t removed;
-    cr_assert_eq(snap_repo_prune(store, "c", -1000, &removed, &err), 0);
+    uint32_t gone, removed;
+    cr_assert_eq(snap_repo_prune(store, "c", 0, -1000, &gone, &removed, &err), 0);
     cr_assert_eq(removed, 0u);
 }
 
