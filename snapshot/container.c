@@ -42,7 +42,7 @@ static int fill(struct walk *w, size_t want, struct mcfs_error *err)
     w->at += w->pos;
     w->pos = 0;
     mcfs_buf_reset(&w->window);
-    size_t size = MCFS_MAX(want, (size_t)WINDOW);
+    size_t size = MCFS_MAX(want, MCFS_MAX((size_t)WINDOW, w->store->ops->read_ahead_bytes));
     uint8_t *to = mcfs_buf_reserve(&w->window, size);
     if (!to)
         return mcfs_fail_errno(err, ENOMEM, "%s", w->name);

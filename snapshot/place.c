@@ -22,6 +22,7 @@
 
 struct moved_store {
     struct mcfs_object_store base;
+    struct mcfs_object_store_ops ops; /* its own: as far away as the inner store */
     struct mcfs_object_store *inner;
     char *to; /* in the inner store, what stands for ROOT: "" or with a '/' behind it */
 };
@@ -191,8 +192,8 @@ static const char *choose(const struct search *s, const char *where, const char 
 /* Where the last part is a snapshot's id, the rest is the place and it is the snapshot. */
 static char *split_id(const char *where, char id[SNAP_ID_SIZE])
 {
-    size_t len = strlen(where);
-    while (len > 1 && where[len - 1] == '/')
+    size_t len = strlen(where), least = strncmp(where, "s3://", 5) == 0 ? 5 : 1;
+    while (len > least && where[len - 1] == '/')
         len--;
     id[0] = 0;
     if (len >= SNAP_ID_SIZE && where[len - SNAP_ID_SIZE] == '/') {
@@ -226,7 +227,9 @@ static int move(struct snap_place *out, const char *base, struct mcfs_error *err
         free(m);
         return mcfs_fail_errno(err, ENOMEM, "snapshots");
     }
-    m->base.ops = &moved_ops;
+    m->ops = moved_ops;
+    m->ops.read_ahead_bytes = out->store->ops->read_ahead_bytes;
+    m->base.ops = &m->ops;
     m->inner = out->store;
     out->store = &m->base;
     out->cluster[0] = 0;

@@ -238,6 +238,7 @@ struct snap_reader *snap_reader_open_lazily(struct mcfs_object_store *store, con
         return NULL;
     }
     r->store = store;
+    r->ahead = ahead_new(store);
     memcpy(r->id, id, SNAP_ID_SIZE);
     if (check_manifest(r, err) || check_descriptor(r, err) || open_extra(r, err) ||
         open_outline(r, err)) {
@@ -265,6 +266,7 @@ void snap_reader_close(struct snap_reader *r)
     if (!r)
         return;
     free(r->shards);
+    ahead_free(r->ahead);
     extra_free(&r->extra);
     mcfs_buf_free(&r->discarded);
     free(r->cluster);
@@ -306,6 +308,14 @@ struct mcfs_slice snap_reader_discarded(const struct snap_reader *r)
 
 /* ---- contents ---- */
 
+static int file_number(const char *file)
+{
+    int i = 0;
+    while (i < EXTRA_FILES && strcmp(file, extra_file_names[i]) != 0)
+        i++;
+    return i; /* EXTRA_FILES is the file `mooncakefs` */
+}
+
 /* Reads a frame, checks it where a checksum is known, and unpacks it. */
 static int fetch(const struct snap_reader *r, const char *file, uint64_t off, uint64_t len,
                  const uint32_t *crc, struct mcfs_buf *out, struct mcfs_error *err)
@@ -313,7 +323,9 @@ static int fetch(const struct snap_reader *r, const char *file, uint64_t off, ui
     _cleanup_buf_ struct mcfs_buf packed = MCFS_BUF_INIT;
     struct file_name name;
     reader_file_name(r, file, &name);
-    if (read_range(r->store, name.path, name.shown, off, len, &packed, err))
+    if (r->ahead
+            ? ahead_read(r->ahead, file_number(file), name.path, name.shown, off, len, &packed, err)
+            : read_range(r->store, name.path, name.shown, off, len, &packed, err))
         return -1;
     if (crc && mcfs_crc32c(0, packed.data, packed.len) != *crc)
         return mcfs_fail(err, MCFS_CHECKSUM_MISMATCH,

@@ -2,10 +2,11 @@
 #ifndef MCFS_SNAPSHOT_READER_H
 #define MCFS_SNAPSHOT_READER_H
 
+#include "snapshot/ahead.h"
 #include "snapshot/extra.h"
 #include "snapshot/names.h"
 
-/* Read-only once it is open. */
+/* Read-only once it is open, but for what was read ahead, which has its own lock. */
 struct snap_reader {
     struct mcfs_object_store *store;
     char *cluster, id[SNAP_ID_SIZE];
@@ -16,6 +17,7 @@ struct snap_reader {
     struct mcfs_buf discarded;
     bool has_extra, checked; /* checked: whole files, at open */
     struct extra extra;
+    struct ahead *ahead; /* NULL: the store is near */
 };
 
 /* Path in the store, and name for errors, of one of its files. */

@@ -265,6 +265,7 @@ static void s3_close(struct mcfs_object_store *store)
 
 const struct mcfs_object_store_ops s3_ops = {
     .name = "s3",
+    .read_ahead_bytes = 4 << 20,
     .put_begin = put_begin,
     .put_write = put_write,
     .put_commit = put_commit,

@@ -30,6 +30,9 @@ typedef bool (*mcfs_object_list_fn)(const struct mcfs_object_info *info, void *a
 struct mcfs_object_store_ops {
     const char *name; /* "local", "s3" */
 
+    /* Bytes worth fetching at once where each request takes long; 0 where it does not. */
+    uint32_t read_ahead_bytes;
+
     /* Streams a value in: begin, any number of writes, then commit (durable and visible, replacing
      * what was there) or abort.  commit and abort free the stream. */
     struct mcfs_object_store_put *(*put_begin)(struct mcfs_object_store *s, const char *name,

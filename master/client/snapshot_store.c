@@ -187,6 +187,7 @@ static void store_close(struct mcfs_object_store *s)
 }
 
 static const struct mcfs_object_store_ops client_ops = {.name = "master",
+                                                        .read_ahead_bytes = 1 << 20,
                                                         .put_begin = store_put,
                                                         .read = store_read,
                                                         .stat = store_stat,

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Snapshots in S3: published, listed, looked into and restored, by a network that fails."""
+import json
+import os
+
+import msgpack
+import pytest
+from harness import CTL, Master, Mount, Rpc, run
+from s3 import Proxy, Server, s3rver
+
+FLAGS = ["--enable_snapshot", "--enable_snapshot_restore", "--snapshot_object_store_type=s3"]
+
+
+@pytest.fixture(params=["own", "s3rver"])
+def s3(world, request):
+    if request.param == "s3rver" and not s3rver():
+        pytest.skip("npm could not install s3rver")
+    server = Server(world, request.param)
+    proxy = Proxy(server)
+    proxy.env = server.env(proxy.port)
+    yield proxy
+    proxy.close()
+
+
+def ctl(s3, *args, check=True):
+    return run(CTL, "snapshot", *args, check=check, env=dict(os.environ, **s3.env))
+
+
+def write(path, data):
+    with open(path, "wb") as f:
+        f.write(data)
+
+
+def test_round_trip_over_a_flaky_network(world, s3):
+    def fault(method, path, turn):
+        return {3: "reset", 7: "slow", 10: "cut"}.get(turn % 29)
+
+    s3.fault = fault
+    master = Master(world, *FLAGS, env=s3.env)
+    m = Mount(world, source=master.address)
+    for i in range(60):
+        write(m.key(f"k{i}"), b"x" * i)
+    first = m.snapshot()
+    os.unlink(m.key("k7"))
+    second = m.snapshot()
+    assert sorted(os.listdir(os.path.join(m.mnt, "snapshots"))) == [first, second, "latest"]
+    assert len(open(os.path.join(m.mnt, "snapshots", second, "metadata"), "rb").read()) > 500
+    listed = json.loads(ctl(s3, "list", "s3://bucket", "--json").stdout)
+    assert [e["id"] for e in listed] == [second, first]
+    verified = json.loads(ctl(s3, "verify", "--store=s3://bucket", "--json").stdout)
+    assert [(v["ok"], v["objects"]) for v in verified] == [(True, 59), (True, 60)]
+    d = json.loads(ctl(s3, "diff", first, second, "--store=s3://bucket", "--json").stdout)
+    assert [(c["change"], c["key"]) for c in d["changes"]] == [("removed", "k7")]
+    third = m.snapshot()
+    listed = json.loads(ctl(s3, "list", "s3://", "--json").stdout)
+    assert [e["id"] for e in listed] == [third, second], "retention"
+    m.umount()
+    master.kill()
+    master.start()
+    with Rpc(master.address) as rpc:
+        assert rpc.call("Status")[b"objects"] == 59
+    assert {"reset", "slow", "cut"} <= set(s3.faults)
+
+
+def test_wrong_bytes_are_found(world, s3):
+    master = Master(world, *FLAGS, env=s3.env)
+    m = Mount(world, source=master.address)
+    write(m.key("a"), b"1")
+    first = m.snapshot()
+    write(m.key("b"), b"2")
+    second = m.snapshot()
+    m.umount()
+    master.kill()
+    s3.fault = lambda method, path, turn: \
+        "flip" if method == "GET" and f"{second}/metadata" in path else None
+    r = ctl(s3, "verify", "--store=s3://bucket", second, check=False)
+    assert r.returncode == 1 and f"{second}/metadata".encode() in r.stdout
+    master.start()
+    assert f"snapshot {second} cannot be restored" in master.log_text()
+    assert f"snapshot {first} restored" in master.log_text()
+    assert "flip" in s3.faults
+
+
+def test_expired_credentials(world, s3):
+    master = Master(world, *FLAGS, env=s3.env)
+    m = Mount(world, source=master.address)
+    write(m.key("a"), b"1")
+    good = m.snapshot()
+    s3.fault = lambda method, path, turn: "expired" if method in ("PUT", "POST") else None
+    r = m.ctl("snapshot", "create", check=False)
+    assert r.returncode == 1 and b"ExpiredToken" in r.stderr
+    s3.fault = lambda method, path, turn: None
+    assert [e["id"] for e in json.loads(ctl(s3, "list", "s3://bucket", "--json").stdout)] == [good]
+    assert open(m.key("a")).read() == "1", "the mount goes on"
+    better = m.snapshot()
+    assert os.readlink(os.path.join(m.mnt, "snapshots/latest")) == better
+    m.umount()
+
+
+def test_an_unreachable_store_does_not_hold_up_the_master(world, s3):
+    master = Master(world, "--enable_snapshot", "--snapshot_object_store_type=s3", env=s3.env)
+    m = Mount(world, source=master.address)
+    s3.fault = lambda method, path, turn: "reset"
+    with Rpc(master.address) as rpc:
+        rpc.send(msgpack.packb([0, 1, "SnapshotList", []]))
+        for i in range(20):
+            write(m.key(f"k{i}"), b"x")
+            assert open(m.key(f"k{i}")).read() == "x"
+    assert "reset" in s3.faults
+    m.umount()
