@@ -37,6 +37,7 @@ struct fs {
     struct inode_table *inodes;
     struct local_dirs *dirs;
     struct temp_names *temps;
+    struct history *history;
     char *staging_dir;
     uint64_t staging_memory_max;
     pthread_mutex_t claims_lock;

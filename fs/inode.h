@@ -30,6 +30,10 @@ enum inode_kind {
     INODE_LATEST,    /* snapshots/latest */
     INODE_CONTROL,   /* .mooncakefs/ */
     INODE_CONTROL_FILE,
+    INODE_HISTORY,          /* history/ */
+    INODE_HISTORY_SNAPSHOT, /* history/<id>/ */
+    INODE_HISTORY_DIR,      /* below; its tenant is "<id>/<tenant>" */
+    INODE_HISTORY_FILE,     /* an object as it was; likewise */
 };
 
 /* An inode's name.  Renaming puts another in its place; the old one lives as long as the inode, for
@@ -159,6 +163,9 @@ static inline bool inode_kind_is_dir(enum inode_kind kind)
     case INODE_SNAPSHOTS:
     case INODE_SNAPSHOT:
     case INODE_CONTROL:
+    case INODE_HISTORY:
+    case INODE_HISTORY_SNAPSHOT:
+    case INODE_HISTORY_DIR:
         return true;
     default:
         return false;

@@ -62,7 +62,7 @@ void fs_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse
     uint64_t at, length;
     atomic_fetch_add_explicit(&fs->counters.reads, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&fs->counters.read_bytes, size, memory_order_relaxed);
-    if (!h && inode->kind == INODE_FILE) {
+    if (!h && (inode->kind == INODE_FILE || inode->kind == INODE_HISTORY_FILE)) {
         unopened_read(req, inode, size, (uint64_t)off);
         return;
     }

@@ -4,6 +4,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "fs/handle.h"
+#include "fs/history.h"
 #include "fs/loop.h"
 #include "fs/namespace.h"
 
@@ -197,6 +198,12 @@ static int open_inode(struct fs *fs, struct inode *inode, struct handle *h, int 
         loop_may_wait();
         h->content_len = view_control_content(fs, inode, &h->content, err);
         return h->content_len < 0 ? -1 : 0;
+    case INODE_HISTORY_FILE:
+        if (h->writable)
+            return mcfs_fail_errno(err, EROFS, "open");
+        loop_may_wait();
+        h->reader = history_open(fs, inode, cancel, err);
+        return h->reader ? 0 : -1;
     case INODE_SNAPFILE:
         return h->writable ? mcfs_fail_errno(err, EROFS, "open") : 0;
     default:

@@ -103,6 +103,7 @@ static mode_t default_mode(const struct inode *inode)
         return 0755;
     case INODE_LATEST:
         return 0777;
+    case INODE_HISTORY_FILE:
     case INODE_SNAPFILE:
     case INODE_CONTROL_FILE:
         return 0444;
@@ -115,8 +116,8 @@ void fs_fill_stat(struct fs *fs, const struct inode *inode, struct stat *st)
 {
     struct mcfs_slice tenant = inode_tenant(inode), key = inode_key(inode);
     struct mcfs_attr attr = inode->attr;
-    bool own_attr =
-        inode->kind == INODE_FILE || inode->kind == INODE_WRITER || inode->kind == INODE_TEMP;
+    bool own_attr = inode->kind == INODE_FILE || inode->kind == INODE_WRITER ||
+                    inode->kind == INODE_TEMP || inode->kind == INODE_HISTORY_FILE;
     bool has_attr = own_attr;
     *st = (struct stat){0};
     if (inode->kind == INODE_DIR)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "fs/session.h"
+#include "fs/history.h"
 
 #include "common/cleanup.h"
 #include "common/clock.h"
@@ -196,12 +197,14 @@ static int start_parts(struct run *run, const struct source *source, struct stat
     pthread_mutex_init(&fs->claims_lock, NULL);
     pthread_mutex_init(&fs->unopened_lock, NULL);
     pthread_rwlock_init(&fs->notify_lock, NULL);
+    _cleanup_free_ char *history = state_dir_path(state, "history");
+    fs->history = history_new(history);
     fs->inodes = inode_table_new();
     fs->dirs = local_dirs_new();
     fs->temps = fs->inodes ? temp_names_new(fs->inodes, fs->staging_dir, fs->staging_memory_max,
                                             fs->options->temp_pattern)
                            : NULL;
-    if (!fs->inodes || !fs->dirs || !fs->temps)
+    if (!fs->inodes || !fs->history || !fs->dirs || !fs->temps)
         return mcfs_fail_errno(err, ENOMEM, "mount");
     if (temp_names_recover(fs->temps, err) || start_node(run, source, state, err))
         return -1;
@@ -238,6 +241,7 @@ static int stop_parts(struct run *run, struct mcfs_error *err)
         unopened_free(fs);
     inode_table_free(fs->inodes); /* closes what readers are left, before the store goes */
     rc = node_stop(fs->node, err);
+    history_free(fs->history);
     local_dirs_free(fs->dirs);
     free(fs->staging_dir);
     return rc;

@@ -10,6 +10,7 @@
  */
 #include "common/cleanup.h"
 #include "fs/fs.h"
+#include "fs/history.h"
 #include "fs/loop.h"
 
 /* Nothing may be in use: the caller holds the inode's lock.  Returns what is to be closed after. */
@@ -49,6 +50,8 @@ static struct replica_reader *open_version(struct fs *fs, struct inode *inode,
 {
     struct mcfs_slice tenant = inode_tenant(inode), key = inode_key(inode);
     struct mcfs_master_object object;
+    if (inode->kind == INODE_HISTORY_FILE)
+        return history_open(fs, inode, cancel, err);
     struct replica_reader *r = node_reader_open_stored(fs->node, tenant, key, inode->version, NULL);
     if (r || !(r = node_open(fs->node, tenant, key, &object, cancel, err)))
         return r;

@@ -5,6 +5,7 @@
 #include "common/clock.h"
 #include "common/id.h"
 #include "fs/fs.h"
+#include "fs/history.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -332,6 +333,8 @@ static int lookup_root(struct fs *fs, const char *name, struct fuse_entry_param 
                     3600, e, err);
     if (strcmp(name, "snapshots") == 0)
         return give(fs, view_inode(fs, INODE_SNAPSHOTS, none), 3600, e, err);
+    if (strcmp(name, "history") == 0)
+        return give(fs, view_inode(fs, INODE_HISTORY, none), 3600, e, err);
     if (strcmp(name, ".mooncakefs") == 0)
         return give(fs, view_inode(fs, INODE_CONTROL, none), 3600, e, err);
     if (strcmp(name, "tenants") == 0 && !fs->options->tenant)
@@ -372,6 +375,10 @@ int view_lookup(struct fs *fs, struct inode *parent, const char *name,
         return lookup_snapshot(fs, name, cancel, e, err);
     case INODE_SNAPSHOT:
         return lookup_snapshot_file(fs, parent, name, cancel, e, err);
+    case INODE_HISTORY:
+    case INODE_HISTORY_SNAPSHOT:
+    case INODE_HISTORY_DIR:
+        return history_lookup(fs, parent, name, cancel, e, err);
     case INODE_CONTROL:
         if (!find_control(mcfs_slice_str(name)))
             return no_entry(name, err);
@@ -432,6 +439,7 @@ int view_list(struct fs *fs, struct inode *dir,
         if (!fs->options->tenant)
             emit("tenants", INODE_TENANTS, 0, 0, arg);
         emit("snapshots", INODE_SNAPSHOTS, 0, 0, arg);
+        emit("history", INODE_HISTORY, 0, 0, arg);
         emit(".mooncakefs", INODE_CONTROL, 0, 0, arg);
         return 0;
     case INODE_TENANTS:
@@ -443,6 +451,10 @@ int view_list(struct fs *fs, struct inode *dir,
         _cleanup_free_ char *id = strndup(key.data, key.len);
         return mcfs_master_snapshot_files(master, id, emit_file, &em, cancel, err);
     }
+    case INODE_HISTORY:
+    case INODE_HISTORY_SNAPSHOT:
+    case INODE_HISTORY_DIR:
+        return history_list(fs, dir, emit, arg, cancel, err);
     case INODE_CONTROL:
         for (size_t i = 0; i < MCFS_ARRAY_SIZE(controls); i++)
             emit(controls[i].name, INODE_CONTROL_FILE, 0, 0, arg);

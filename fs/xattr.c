@@ -3,6 +3,7 @@
 #include "common/cleanup.h"
 #include "common/clock.h"
 #include "fs/fs.h"
+#include "fs/history.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -50,7 +51,8 @@ static const char *const names[] = {"key",      "tenant",   "size",     "data_ty
 
 static bool has_xattrs(const struct inode *inode)
 {
-    return inode->kind == INODE_FILE || inode->kind == INODE_WRITER;
+    return inode->kind == INODE_FILE || inode->kind == INODE_WRITER ||
+           inode->kind == INODE_HISTORY_FILE;
 }
 
 static int value_of(struct fs *fs, const struct inode *inode, const char *name,
@@ -58,6 +60,8 @@ static int value_of(struct fs *fs, const struct inode *inode, const char *name,
 {
     struct mcfs_slice key = inode_key(inode), tenant = inode_tenant(inode);
     struct mcfs_master_object o;
+    if (inode->kind == INODE_HISTORY_FILE)
+        return history_xattr(fs, inode, name, cancel, out, err);
     if (strcmp(name, "key") == 0) {
         mcfs_buf_append(out, key.data, key.len);
         return 0;
@@ -142,7 +146,7 @@ void fs_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const char *v
         fuse_reply_err(req, EINVAL);
         return;
     }
-    if (fs->options->ro) {
+    if (fs->options->ro || inode->kind == INODE_HISTORY_FILE) {
         fuse_reply_err(req, EROFS);
         return;
     }

@@ -12,7 +12,7 @@ from harness import MOONCAKEFS, MASTER, Master, Mount, alive, free_port, is_moun
 
 
 def test_root_shows_the_tree(mount):
-    assert sorted(os.listdir(mount.mnt)) == [".mooncakefs", "keys", "snapshots", "tenants"]
+    assert sorted(os.listdir(mount.mnt)) == [".mooncakefs", "history", "keys", "snapshots", "tenants"]
 
 
 def test_umount_ends_daemon_and_its_master(mount):
