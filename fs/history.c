@@ -224,6 +224,8 @@ static int lookup_key(struct fs *fs, struct inode *parent, const char *name, str
         mcfs_buf_append(&key, "/", 1);
     if (key.failed)
         return mcfs_fail_errno(err, ENOMEM, "lookup");
+    if (!key.data)
+        return mcfs_fail_errno(err, ENOENT, "%s", name);
     bool dir =
         (kind == NAME_PLAIN || kind == NAME_PIECE) && has_below(w, mcfs_slice(key.data, key.len));
     if (dir)

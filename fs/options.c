@@ -2,11 +2,13 @@
 #include "fs/options.h"
 
 #include "common/cleanup.h"
+#include "common/crc32c.h"
 #include "fs/node/state_dir.h"
 
 #include <stddef.h>
 #include <string.h>
 
+#define SNAPSHOT_SOURCE "snapshot:"
 #define AT(field) offsetof(struct mount_options, field)
 
 static const struct mcfs_flag table[] = {
@@ -51,6 +53,8 @@ static const struct mcfs_flag table[] = {
      0},
     {"temp_pattern", MCFS_FLAG_STRING, AT(temp_pattern), NULL, NULL,
      "further names that stay private until renamed, separated by ':'", 0},
+    {"cluster", MCFS_FLAG_STRING, AT(cluster), NULL, NULL,
+     "snapshot: the cluster whose snapshots are meant, where there are several", 0},
     {"ro", MCFS_FLAG_BOOL, AT(ro), "false", NULL, "read-only", 0},
     {"allow_other", MCFS_FLAG_BOOL, AT(allow_other), "false", NULL, "other users may enter", 0},
     {"allow_root", MCFS_FLAG_BOOL, AT(allow_root), "false", NULL, "root may enter", 0},
@@ -199,6 +203,7 @@ int mount_options_parse(struct mount_options *o, int argc, char **argv, struct m
                          "no mount point: mooncakefs [SOURCE] MOUNTPOINT");
     o->source = count == 2 ? strdup(words[0]) : NULL;
     o->mountpoint = strdup(words[count - 1]);
+    o->ro |= count == 2 && strncmp(words[0], SNAPSHOT_SOURCE, strlen(SNAPSHOT_SOURCE)) == 0;
     return parse_numbers(o, err);
 }
 
@@ -217,7 +222,10 @@ void mount_options_help(void)
         "  (none)         a standalone node in the default state directory\n"
         "  local:DIR      a standalone node in DIR\n"
         "  HOST:PORT      a node of the cluster whose master listens there\n"
-        "  unix:PATH      the same, over a Unix socket\n\n"
+        "  unix:PATH      the same, over a Unix socket\n"
+        "  snapshot:DIR   read-only: the snapshots of a store there, without its master\n"
+        "  snapshot:s3://BUCKET/PREFIX\n"
+        "                 the same in S3\n\n"
         "  -f             stay in the foreground\n"
         "  -d             the same, and show every FUSE request\n"
         "  --recover      only clean the mount point that a killed mooncakefs left\n"
@@ -225,10 +233,28 @@ void mount_options_help(void)
     mcfs_flags_help(table, stdout);
 }
 
+/* A view's state (its indexes) is kept by where its snapshots lie, for the next time. */
+static int parse_snapshot_source(const struct mount_options *o, const char *place,
+                                 struct source *out, struct mcfs_error *err)
+{
+    if (!*place)
+        return mcfs_fail(err, MCFS_INVALID_PARAMS, "'%s' names no place", o->source);
+    bool s3 = strncmp(place, "s3://", 5) == 0;
+    char *real = s3 ? NULL : realpath(place, NULL), *base = state_dir_default();
+    out->snapshots = real ? real : strdup(place);
+    uint32_t sum = out->snapshots ? mcfs_crc32c(0, out->snapshots, strlen(out->snapshots)) : 0;
+    if (o->storage_path)
+        out->state_dir = strdup(o->storage_path);
+    else if (asprintf(&out->state_dir, "%s/views/%08x", base, sum) < 0)
+        out->state_dir = NULL;
+    free(base);
+    return out->snapshots && out->state_dir ? 0 : mcfs_fail_errno(err, ENOMEM, "%s", o->source);
+}
+
 int source_parse(const struct mount_options *o, struct source *out, struct mcfs_error *err)
 {
     const char *s = o->source;
-    *out = (struct source){SOURCE_STANDALONE, NULL, NULL};
+    *out = (struct source){.kind = SOURCE_STANDALONE};
     if (!s || !*s || strcmp(s, "mooncakefs") == 0 || strcmp(s, "none") == 0) {
         out->state_dir = o->storage_path ? strdup(o->storage_path) : state_dir_default();
         return 0;
@@ -239,11 +265,14 @@ int source_parse(const struct mount_options *o, struct source *out, struct mcfs_
         out->state_dir = strdup(s + 6);
         return 0;
     }
+    if (strncmp(s, SNAPSHOT_SOURCE, strlen(SNAPSHOT_SOURCE)) == 0)
+        return parse_snapshot_source(o, s + strlen(SNAPSHOT_SOURCE), out, err);
     const char *colon = strrchr(s, ':');
     if (strncmp(s, "unix:", 5) != 0 &&
         (!colon || colon == s || strspn(colon + 1, "0123456789") != strlen(colon + 1) || !colon[1]))
         return mcfs_fail(err, MCFS_INVALID_PARAMS,
-                         "'%s' is not a source: local:DIR, HOST:PORT or unix:PATH", s);
+                         "'%s' is not a source: local:DIR, HOST:PORT, unix:PATH or snapshot:PLACE",
+                         s);
     out->kind = SOURCE_MASTER;
     out->master_address = strdup(s);
     out->state_dir = o->storage_path ? strdup(o->storage_path) : state_dir_default();
@@ -254,4 +283,5 @@ void source_free(struct source *s)
 {
     free(s->state_dir);
     free(s->master_address);
+    free(s->snapshots);
 }

@@ -9,8 +9,8 @@
 
 struct mount_options {
     /* -o name=value; the names are in options.c */
-    char *tenant, *storage_path, *backend, *eviction, *master_flags, *log_file, *temp_pattern,
-        *passthrough, *verify, *opens;
+    char *tenant, *storage_path, *backend, *eviction, *master_flags, *log_file, *cluster,
+        *temp_pattern, *passthrough, *verify, *opens;
     char *listen, *fsname;
     bool ro, allow_other, allow_root, default_permissions, verbose;
     bool ignored; /* options of mount(8) that mean nothing here */
@@ -37,6 +37,7 @@ struct source {
     enum source_kind kind;
     char *state_dir;      /* malloc'ed; absolute or as given */
     char *master_address; /* SOURCE_MASTER */
+    char *snapshots;      /* where a read-only view's snapshots lie, or NULL */
 };
 int source_parse(const struct mount_options *o, struct source *out, struct mcfs_error *err);
 void source_free(struct source *s);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "fs/session.h"
 #include "fs/history.h"
+#include "snapshot/snapshot.h"
 
 #include "common/cleanup.h"
 #include "common/clock.h"
@@ -156,6 +157,30 @@ static const char **split_words(char *text)
     return words;
 }
 
+#define VIEW_WORDS 6
+
+/* The flags of a view's master: it keeps nothing, and shows what lies there. */
+static int view_words(const struct mount_options *o, const char *where, char *words[VIEW_WORDS],
+                      struct mcfs_error *err)
+{
+    struct snap_place place;
+    if (snap_place_open(where, o->cluster, &place, err))
+        return -1;
+    int rc = 0;
+    if (strcmp(place.store->ops->name, "moved") == 0 || place.id[0])
+        rc = mcfs_fail(err, MCFS_INVALID_PARAMS,
+                       "%.200s is not a snapshot store's root, which has mooncake_master_snapshot/",
+                       where);
+    else if (asprintf(&words[0], "--snapshot_local_path=%s", where) < 0 ||
+             asprintf(&words[1], "--cluster_id=%s", place.cluster) < 0 ||
+             !(words[2] = strdup("--enable_snapshot=false")) ||
+             !(words[3] = strdup("--enable_snapshot_restore=false")) ||
+             !(words[4] = strdup("--snapshot_read_only=true")))
+        rc = mcfs_fail_errno(err, ENOMEM, "%s", where);
+    snap_place_close(&place);
+    return rc;
+}
+
 static int start_node(struct run *run, const struct source *source, struct state_dir *state,
                       struct mcfs_error *err)
 {
@@ -183,7 +208,13 @@ static int start_node(struct run *run, const struct source *source, struct state
                                  .lost = fs_session_lost,
                                  .dropping = unopened_hold,
                                  .arg = &run->fs};
-    run->fs.node = node_start(&config, err);
+    char *view[VIEW_WORDS] = {NULL};
+    if (source->snapshots)
+        config.master_flags = (const char **)(void *)view;
+    if (!source->snapshots || view_words(o, source->snapshots, view, err) == 0)
+        run->fs.node = node_start(&config, err);
+    for (int i = 0; i < VIEW_WORDS; i++)
+        free(view[i]);
     return run->fs.node ? 0 : -1;
 }
 

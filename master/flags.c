@@ -45,6 +45,8 @@ const struct mcfs_flag master_flag_table[] = {
      NULL, "where the list of snapshots is kept: embedded", 0},
     {"snapshot_local_path", MCFS_FLAG_STRING, AT(snapshot_local_path), NULL,
      "MOONCAKE_SNAPSHOT_LOCAL_PATH", "directory of the local snapshot store", 0},
+    {"snapshot_read_only", MCFS_FLAG_BOOL, AT(snapshot_read_only), "false", NULL,
+     "show the snapshots that are there, and take and delete none", 0},
     {"snapshot_backup_dir", MCFS_FLAG_STRING, AT(snapshot_backup_dir), NULL, NULL,
      "where a snapshot goes that could not be published", 0},
     {"state_dir", MCFS_FLAG_STRING, AT(state_dir), NULL, NULL,

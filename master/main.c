@@ -176,6 +176,8 @@ static void serve(struct master *m, const sigset_t *signals)
             struct mcfs_error err = MCFS_ERROR_INIT;
             if (!m->checkpointer)
                 mcfs_warning("SIGUSR1: this master has no snapshot store");
+            else if (m->flags.snapshot_read_only)
+                mcfs_warning("SIGUSR1: these snapshots are only shown");
             else if (checkpointer_request(m->checkpointer, id, &err))
                 mcfs_error("%s", err.msg);
             else

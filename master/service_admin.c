@@ -103,10 +103,20 @@ static int need_store(struct master *m, struct mcfs_error *err)
                      "this master has no snapshot store (--enable_snapshot)");
 }
 
+static int need_writable_store(struct master *m, struct mcfs_error *err)
+{
+    if (need_store(m, err))
+        return -1;
+    return m->flags.snapshot_read_only
+               ? mcfs_fail_errno(err, EROFS,
+                                 "these snapshots are only shown (--snapshot_read_only)")
+               : 0;
+}
+
 int method_snapshot_create(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err)
 {
     char id[SNAP_ID_SIZE];
-    if (need_store(m, err) || checkpointer_request(m->checkpointer, id, err))
+    if (need_writable_store(m, err) || checkpointer_request(m->checkpointer, id, err))
         return -1;
     mp_put_array(r->result, 1);
     mp_put_cstr(r->result, id);
@@ -194,7 +204,7 @@ int method_snapshot_prune(struct master *m, struct mcfs_rpc_request *r, struct m
 {
     uint32_t keep, snapshots = 0, files = 0;
     uint64_t min_age_ms;
-    if (need_store(m, err))
+    if (need_writable_store(m, err))
         return -1;
     if (!mp_read_u32_max(&r->params, UINT32_MAX, &keep) || !mp_read_uint(&r->params, &min_age_ms) ||
         min_age_ms > PRUNE_AGE_MAX_MS)

@@ -131,7 +131,7 @@ int walk_value(struct walk *w, struct mcfs_buf *out, struct mcfs_error *err)
 static int read_place(struct walk *w, struct place *out, struct mcfs_error *err)
 {
     struct mp_reader p;
-    uint32_t shard, length;
+    uint32_t shard, length = 0;
     if (at_head(w, &p, err))
         return -1;
     if (!mp_read_u32_max(&p, MCFS_SHARD_COUNT - 1, &shard))
@@ -149,7 +149,7 @@ static int read_place(struct walk *w, struct place *out, struct mcfs_error *err)
 int walk_places(struct walk *w, struct places *out, struct mcfs_error *err)
 {
     bool seen[MCFS_SHARD_COUNT] = {false};
-    uint32_t count;
+    uint32_t count = 0;
     if (walk_map(w, &count, err))
         return -1;
     if (count > MCFS_SHARD_COUNT)

@@ -108,6 +108,8 @@ static int tell(struct diff *d, const struct item *a, const struct item *b, stru
 {
     const struct part *p = b ? &d->b : &d->a;
     const struct item *named = b ? b : a;
+    if (!named)
+        return 0;
     struct snap_difference out = {.change = !a   ? SNAP_ADDED
                                             : !b ? SNAP_REMOVED
                                                  : SNAP_CHANGED,

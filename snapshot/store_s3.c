@@ -143,7 +143,7 @@ static int complete_parts(struct mcfs_object_store_put *p, struct mcfs_error *er
     _cleanup_(s3_response_free) struct s3_response a = {0};
     _cleanup_free_ char *query = NULL;
     _cleanup_buf_ struct mcfs_buf body = MCFS_BUF_INIT;
-    struct mcfs_object_info info;
+    struct mcfs_object_info info = {0};
     if (send_part(p, err))
         return -1;
     mcfs_buf_append_str(&body, "<CompleteMultipartUpload>");

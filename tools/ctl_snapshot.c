@@ -231,11 +231,12 @@ int ctl_restore(struct ctl *c, int argc, char **argv, struct mcfs_error *err)
         json_decref(failed);
         return EXIT_FAILED;
     }
+    uint64_t dropped = r.incomplete + r.twice;
     if (c->o.json)
         ctl_print_json(
             json_pack("{s:s, s:I, s:I, s:{s:I, s:I}, s:I, s:f, s:I, s:O}", "id", r.id, "keys_kept",
-                      (json_int_t)r.kept, "keys_dropped", (json_int_t)(r.incomplete + r.twice),
-                      "dropped", "no_complete_replica", (json_int_t)r.incomplete, "duplicate",
+                      (json_int_t)r.kept, "keys_dropped", (json_int_t)dropped, "dropped",
+                      "no_complete_replica", (json_int_t)r.incomplete, "duplicate",
                       (json_int_t)r.twice, "replicas", (json_int_t)r.replicas, "seconds", r.seconds,
                       "memory_bytes", (json_int_t)r.memory_bytes, "failed_candidates", failed));
     else

@@ -6,7 +6,7 @@ import os
 import shutil
 
 import pytest
-from harness import Master, Mount
+from harness import Master, Mount, run
 
 DATA = os.path.join(os.path.dirname(__file__), "../data")
 
@@ -168,3 +168,34 @@ def test_on_a_read_only_mount(world):
     with pytest.raises(OSError) as e:
         read(os.path.join(root, "gone"))
     assert e.value.errno == errno.ENODATA
+
+
+def files_of(root):
+    return {os.path.join(d, f): (os.stat(os.path.join(d, f)).st_mtime_ns, read(os.path.join(d, f)))
+            for d, _, files in os.walk(root) for f in files}
+
+
+def test_snapshot_source(world):
+    """A store's snapshots without its master: read-only, in the end as it was."""
+    store = world.path("a place")
+    shutil.copytree(os.path.join(DATA, "snapshot"), store)
+    before = files_of(store)
+    view = Mount(world, source=f"snapshot:{store}", name="view")
+    latest = os.readlink(os.path.join(view.mnt, "snapshots/latest"))
+    shown = json.loads(view.ctl("snapshot", "show", "--json").stdout)
+    assert shown["id"] == latest
+    assert len(tree(os.path.join(view.mnt, "history", latest))) == shown["complete"]
+    assert read(os.path.join(view.mnt, "snapshots", latest, "metadata")) == \
+        before[os.path.join(store, "mooncake_master_snapshot/golden", latest, "metadata")][1]
+    with pytest.raises(OSError) as e:
+        open(view.key("k"), "wb")
+    assert e.value.errno == errno.EROFS
+    for command in (["create"], ["prune", "--keep=1"]):
+        assert view.ctl("snapshot", *command, check=False).returncode == 1
+    view.umount()
+    assert files_of(store) == before
+    for bad in (world.path("absent"), world.path("view-state")):
+        m = Mount(world, source=f"snapshot:{bad}", name="bad", expect_failure=True)
+        r = run(*m.command(), check=False)
+        assert r.returncode == 1 and r.stderr.count(b"\n") == 1
+    assert not os.path.exists(world.path("absent"))

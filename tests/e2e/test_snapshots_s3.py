@@ -108,3 +108,16 @@ def test_an_unreachable_store_does_not_hold_up_the_master(world, s3):
             assert open(m.key(f"k{i}")).read() == "x"
     assert "reset" in s3.faults
     m.umount()
+
+
+def test_snapshot_source_in_s3(world, s3):
+    master = Master(world, "--enable_snapshot", "--snapshot_object_store_type=s3", env=s3.env)
+    m = Mount(world, source=master.address)
+    write(m.key("k"), b"1")
+    ident = m.snapshot()
+    m.umount()
+    master.kill()
+    view = Mount(world, source="snapshot:s3://bucket", name="view", env=s3.env)
+    assert os.listdir(os.path.join(view.mnt, "history", ident, "default")) == ["k"]
+    assert os.path.getsize(os.path.join(view.mnt, "snapshots", ident, "metadata")) > 0
+    view.umount()
