@@ -334,6 +334,20 @@ void directory_clear(struct directory *d)
     }
 }
 
+void directory_shard_keys(struct directory *d, struct mcfs_slice tenant, uint32_t shard,
+                          void (*fn)(struct mcfs_slice key, void *arg), void *arg)
+{
+    uint32_t number = intern_find(d->tenants, tenant);
+    if (!number)
+        return;
+    MCFS_LOCK_SCOPE(&d->shards[shard].lock);
+    for (uint32_t i = 0; i <= d->shards[shard].mask; i++) {
+        uint32_t slot = shard_slot_at(d, shard, i);
+        if (slot && record_at(d, slot)->tenant == number)
+            fn(record_key(d, record_at(d, slot)), arg);
+    }
+}
+
 void directory_collapse(struct directory *d)
 {
     arena_collapse(d->records);

@@ -226,6 +226,11 @@ int directory_visit_shard(struct directory *d, uint32_t shard,
                           void *arg, struct mcfs_error *err);
 uint64_t directory_shard_objects(struct directory *d, uint32_t shard);
 
+/* Calls fn for every key of a tenant in one shard, in no order; the slices live during the call
+ * only.  Takes the shard's lock, so fn must not call the directory. */
+void directory_shard_keys(struct directory *d, struct mcfs_slice tenant, uint32_t shard,
+                          void (*fn)(struct mcfs_slice key, void *arg), void *arg);
+
 /* Adds an object from a snapshot: kept when it has a complete replica and was not there yet.
  * Returns one of these, or -1 on error. */
 enum { RESTORE_INCOMPLETE, RESTORE_KEPT, RESTORE_TWICE };

@@ -4,6 +4,7 @@
 #include "common/clock.h"
 #include "common/file.h"
 #include "common/log.h"
+#include "master/admin_http.h"
 #include "master/master.h"
 
 #include <inttypes.h>
@@ -77,7 +78,9 @@ static uint32_t list_nodes(void *arg, struct snap_node *out, uint32_t max)
 
 static void in_child(void *arg)
 {
-    mcfs_rpc_server_forget_in_child(((struct master *)arg)->server);
+    struct master *m = arg;
+    mcfs_rpc_server_forget_in_child(m->server);
+    admin_http_forget_in_child(m->admin);
 }
 
 static int make_directory(struct master *m, struct mcfs_error *err)
@@ -206,6 +209,8 @@ static int run(struct master *m, struct mcfs_error *err)
     /* Listening before the restore tells a second master on the same address at once. */
     if (rc == 0)
         rc = listen_all(m, err);
+    if (rc == 0 && m->flags.metrics_port)
+        rc = (m->admin = admin_http_new(m, err)) ? 0 : -1;
     const char *where = strcmp(m->flags.snapshot_object_store_type, "s3") == 0
                             ? "s3://" /* the bucket that the environment names */
                             : m->flags.snapshot_local_path;
@@ -215,6 +220,8 @@ static int run(struct master *m, struct mcfs_error *err)
     }
     if (rc == 0)
         rc = mcfs_rpc_server_start(m->server, err);
+    if (rc == 0 && m->admin)
+        rc = admin_http_start(m->admin, err);
     if (rc == 0) {
         mcfs_info("serving");
         sd_notify(0, "READY=1");
@@ -223,6 +230,7 @@ static int run(struct master *m, struct mcfs_error *err)
     }
     /* Its child lets go of the server's sockets, and requests ask for its state. */
     checkpointer_stop(m->checkpointer);
+    admin_http_free(m->admin);
     mcfs_rpc_server_stop(m->server);
     checkpointer_free(m->checkpointer);
     directory_free(m->directory);

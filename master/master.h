@@ -12,12 +12,15 @@
 
 #include <stdatomic.h>
 
+struct admin_http;
+
 struct master {
     struct master_flags flags;
     struct directory *directory;
     struct nodes *nodes;
     struct checkpointer *checkpointer; /* NULL: no snapshot store */
     struct mcfs_rpc_server *server;
+    struct admin_http *admin; /* NULL: metrics_port is 0 */
     uint32_t
         epoch; /* of this process, so that sessions of an earlier one are not taken for its own */
     int64_t started_wall_ms;
