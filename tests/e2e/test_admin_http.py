@@ -91,8 +91,7 @@ def test_bad_requests(world):
     assert e.value.code == 405
     with socket.create_connection(("127.0.0.1", int(master.admin.rsplit(":", 1)[1]))) as s:
         s.sendall(b"\x00\xff GET nonsense\r\n\r\n")
-        s.recv(1000)
-    assert get(master, "/health") == b"OK\n"
+        assert get(master, "/health") == b"OK\n"  # nobody waits for a peer that never asks anything
 
 
 def test_token(world):
