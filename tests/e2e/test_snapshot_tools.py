@@ -174,3 +174,10 @@ def test_backup_dir_takes_what_the_store_refuses(world):
     assert m.ctl("snapshot", "create", check=False).returncode == 1
     assert ctl_json("restore", "--check", backup)["keys_kept"] == 1
     m.umount()
+
+
+def test_bench_snapshot(world):
+    """The benchmark checks what it measures, and leaves nothing behind."""
+    out = run(CTL, "bench", "snapshot", "5000", world.path("bench")).stdout.splitlines()[-1]
+    assert json.loads(out)["keys"] == 5000
+    assert sum(len(files) for _, _, files in os.walk(world.path("bench"))) == 0
