@@ -274,6 +274,8 @@ static int stop_parts(struct run *run, struct mcfs_error *err)
     rc = node_stop(fs->node, err);
     history_free(fs->history);
     local_dirs_free(fs->dirs);
+    if (fs->staging_dir)
+        staging_drop_spares(fs->staging_dir);
     free(fs->staging_dir);
     return rc;
 }

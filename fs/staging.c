@@ -4,12 +4,14 @@
 #include "common/cleanup.h"
 #include "common/crc32c.h"
 #include "common/file.h"
+#include "fs/label.h"
 
 #include <fcntl.h>
 #include <stdatomic.h>
 #include <sys/stat.h>
 
 #define COPY_CHUNK (1u << 20)
+#define SPARES_MAX 32
 #define SIZE_MAX_BYTES (1ull << 47)
 #define LARGE_WRITE (960u << 10) /* who begins like this goes on: straight into a file */
 
@@ -22,9 +24,67 @@ struct staging {
     uint32_t crc;
     uint64_t crc_upto; /* crc covers bytes 0..crc_upto, as long as writes come in order */
     bool crc_valid;
+    bool used_up; /* the file has been given away */
 };
 
 static atomic_ullong next_file;
+
+/* Files whose content has been stored elsewhere, to be used again: making and removing one costs
+ * many times what is done with it. */
+static struct spare {
+    char *path;
+    int fd;
+} spares[SPARES_MAX];
+static unsigned spare_count;
+static pthread_mutex_t spares_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static bool is_in(const char *path, const char *dir)
+{
+    size_t len = strlen(dir);
+    return strncmp(path, dir, len) == 0 && path[len] == '/';
+}
+
+static bool take_spare(struct staging *s)
+{
+    MCFS_LOCK_SCOPE(&spares_lock);
+    for (unsigned i = spare_count; i-- > 0;) {
+        if (!is_in(spares[i].path, s->dir))
+            continue;
+        s->path = spares[i].path;
+        s->fd = spares[i].fd;
+        spares[i] = spares[--spare_count];
+        return true;
+    }
+    return false;
+}
+
+/* Keeps the file when it is small and there is room. */
+static bool make_spare(struct staging *s)
+{
+    if (s->fd < 0 || !s->path || s->size > s->memory_max || !is_in(s->path, s->dir))
+        return false;
+    label_remove(s->fd, s->path);
+    MCFS_LOCK_SCOPE(&spares_lock);
+    if (spare_count == SPARES_MAX)
+        return false;
+    spares[spare_count++] = (struct spare){s->path, s->fd};
+    s->path = NULL;
+    s->fd = -1;
+    return true;
+}
+
+void staging_drop_spares(const char *dir)
+{
+    MCFS_LOCK_SCOPE(&spares_lock);
+    for (unsigned i = spare_count; i-- > 0;) {
+        if (!is_in(spares[i].path, dir))
+            continue;
+        unlink(spares[i].path);
+        close(spares[i].fd);
+        free(spares[i].path);
+        spares[i] = spares[--spare_count];
+    }
+}
 
 struct staging *staging_new(const char *dir, uint64_t memory_max, struct mcfs_error *err)
 {
@@ -42,6 +102,8 @@ struct staging *staging_new(const char *dir, uint64_t memory_max, struct mcfs_er
 
 static void drop_file(struct staging *s, bool keep)
 {
+    if (!keep && !s->used_up && make_spare(s))
+        return;
     if (s->fd >= 0)
         close(s->fd);
     s->fd = -1;
@@ -103,28 +165,38 @@ uint64_t staging_size(const struct staging *s)
     return s->size;
 }
 
-/* Moves the content into a file, which it needs from `memory_max` bytes on. */
-static int spill(struct staging *s, struct mcfs_error *err)
+static int make_file(struct staging *s, struct mcfs_error *err)
 {
     char *path;
-    if (s->fd >= 0)
-        return 0;
     if (asprintf(&path, "%s/w-%d-%llu", s->dir, (int)getpid(),
                  (unsigned long long)atomic_fetch_add(&next_file, 1)) < 0)
         return mcfs_fail_errno(err, ENOMEM, "staging");
-    int fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    if (fd < 0 || mcfs_pwrite_full(fd, s->memory.data, s->memory.len, 0) ||
-        (s->memory.len < s->size && ftruncate(fd, (off_t)s->size))) {
+    s->fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+    if (s->fd < 0) {
         mcfs_fail_errno(err, errno, "%s", path);
-        if (fd >= 0) {
-            close(fd);
-            unlink(path);
-        }
         free(path);
         return -1;
     }
-    s->fd = fd;
     s->path = path;
+    return 0;
+}
+
+/* Moves the content into a file, which it needs from `memory_max` bytes on. */
+static int spill(struct staging *s, struct mcfs_error *err)
+{
+    if (s->fd >= 0)
+        return 0;
+    if (!take_spare(s) && make_file(s, err))
+        return -1;
+    s->used_up = false;
+    /* A file that was used before may be longer; one whose tail is a hole must be. */
+    if (mcfs_pwrite_full(s->fd, s->memory.data, s->memory.len, 0) ||
+        ftruncate(s->fd, (off_t)s->memory.len) || ftruncate(s->fd, (off_t)s->size)) {
+        mcfs_fail_errno(err, errno, "%s", s->path);
+        s->used_up = true;
+        drop_file(s, false);
+        return -1;
+    }
     mcfs_buf_free(&s->memory);
     return 0;
 }
@@ -264,6 +336,18 @@ int64_t staging_seek(struct staging *s, uint64_t off, bool hole, struct mcfs_err
     return hole ? (int64_t)s->size : (int64_t)off;
 }
 
+/* Content of a small file into memory, from which it is stored; the file stays. */
+static int read_back(struct staging *s, struct mcfs_error *err)
+{
+    mcfs_buf_reset(&s->memory);
+    uint8_t *to = mcfs_buf_reserve(&s->memory, s->size ? s->size : 1);
+    ssize_t n = to ? mcfs_pread_full(s->fd, to, s->size, 0) : -1;
+    if (n < 0 || (uint64_t)n != s->size)
+        return mcfs_fail_errno(err, to ? EIO : ENOMEM, "%s", s->path);
+    s->memory.len = s->size;
+    return 0;
+}
+
 int staging_describe(struct staging *s, struct node_put *put, const struct mcfs_cancel *cancel,
                      struct mcfs_error *err)
 {
@@ -272,8 +356,12 @@ int staging_describe(struct staging *s, struct node_put *put, const struct mcfs_
     put->size = s->size;
     put->has_crc = s->crc_valid && s->crc_upto == s->size;
     put->crc32c = s->crc;
-    if (s->fd >= 0) {
+    /* A small object goes into a bucket with others, and its file can be used again. */
+    if (s->fd >= 0 && s->size < s->memory_max && read_back(s, err))
+        return -1;
+    if (s->fd >= 0 && s->size >= s->memory_max) {
         put->staging_path = s->path;
+        s->used_up = true; /* or will be; a file that was not is dropped all the same */
         return 0;
     }
     if (s->memory.len < s->size) { /* a tail that truncation made: zeros */

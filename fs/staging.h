@@ -58,6 +58,9 @@ int staging_fd(const struct staging *s);
 /* Takes an existing file as the content (after a restart). */
 struct staging *staging_adopt(const char *path, uint64_t memory_max, struct mcfs_error *err);
 
+/* Removes the files of a directory that were kept to be used again. */
+void staging_drop_spares(const char *dir);
+
 /* Leaves the file where it is and frees the rest. */
 void staging_leave(struct staging *s);
 

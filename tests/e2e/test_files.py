@@ -327,3 +327,26 @@ def test_xattrs(mount):
     assert e.value.errno == errno.EPERM
     os.setxattr(p, "user.mooncake.hard_pin", b"0")
     os.unlink(p)
+
+
+def test_files_of_temporary_names_are_used_again(mount):
+    """A longer content before leaves nothing in a shorter one after, nor in what survives a kill."""
+    contents = {}
+    for i, size in enumerate((50000, 10, 30000, 0, 70000, 1, 999999, 5)):
+        contents[f"f{i}"] = os.urandom(size)
+        with open(mount.key("x.tmp"), "wb") as f:
+            f.write(contents[f"f{i}"])
+        os.rename(mount.key("x.tmp"), mount.key(f"f{i}"))
+    for name, data in contents.items():
+        assert open(mount.key(name), "rb").read() == data
+    with open(mount.key("left.tmp"), "wb") as f:
+        f.write(b"short")
+    with open(mount.key("removed.tmp"), "wb") as f:
+        f.write(b"never to be seen again")
+    os.unlink(mount.key("removed.tmp"))
+    mount.kill()
+    mount.remount()
+    contents["left.tmp"] = b"short"
+    assert sorted(os.listdir(mount.keys)) == sorted(contents)
+    for name, data in contents.items():
+        assert open(mount.key(name), "rb").read() == data
