@@ -7,7 +7,7 @@
 #include "fs/loop.h"
 #include "fs/namespace.h"
 
-#define FIXED_S 3600 /* seconds that what never changes is cached */
+#define FIXED_MS 3600000 /* that what never changes is cached */
 
 /* What the master said of an object, for the inode of that version. */
 struct seen {
@@ -243,7 +243,7 @@ void fs_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
         timeout = renew_dir(fs, inode, &c.cancel);
     else if (inode->kind == INODE_ROOT || inode->kind == INODE_TENANTS ||
              inode->kind == INODE_CONTROL || inode->kind == INODE_SNAPSHOT)
-        timeout = FIXED_S; /* every path begins here */
+        timeout = fs_timeout(fs, FIXED_MS); /* every path begins here */
     fs_cancel_end(&c);
     loop_lock(&inode->lock);
     if (inode->staging)

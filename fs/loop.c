@@ -15,6 +15,7 @@
 #define THREADS_MAX 64
 #define IDLE_DEFAULT 10
 #define SPIN_NS 40000 /* about what a sleep and a wake-up cost */
+#define CHECK_NS 500000000ll
 #define WAKE_SIGNAL SIGUSR2
 
 struct loop {
@@ -203,8 +204,12 @@ int loop_run(struct fuse_session *session, unsigned idle_max, struct mcfs_error 
     pthread_mutex_lock(&l.lock);
     int rc = start_thread(&l);
     pthread_mutex_unlock(&l.lock);
-    while (rc == 0 && !fuse_session_exited(session) && sem_wait(&l.finished) && errno == EINTR)
-        ;
+    bool ended = rc != 0;
+    while (!ended && !fuse_session_exited(session)) {
+        /* A signal that comes just before the wait does not end it: so not for ever. */
+        struct timespec until = mcfs_timespec(mcfs_wall_ns() + CHECK_NS);
+        ended = sem_timedwait(&l.finished, &until) == 0;
+    }
     fuse_session_exit(session);
     stop(&l);
     sigaction(WAKE_SIGNAL, &old, NULL);

@@ -218,10 +218,11 @@ static int run(struct master *m, struct mcfs_error *err)
         store = snap_store_open(where, err);
         rc = store ? start_snapshots(m, store, &restored, err) : -1;
     }
-    if (rc == 0)
-        rc = mcfs_rpc_server_start(m->server, err);
+    /* Whoever is answered over RPC finds the admin HTTP there as well. */
     if (rc == 0 && m->admin)
         rc = admin_http_start(m->admin, err);
+    if (rc == 0)
+        rc = mcfs_rpc_server_start(m->server, err);
     if (rc == 0) {
         mcfs_info("serving");
         sd_notify(0, "READY=1");

@@ -93,6 +93,23 @@ class Bench:
         subprocess.run(["gcc", "-O2", "-D_GNU_SOURCE", program + ".c", "-o", program] + flags, check=True,
                        stderr=subprocess.DEVNULL)
 
+    def pid(self):
+        return int(open(os.path.join(self.state, "lock")).read())
+
+    def cpu(self):
+        """Seconds of CPU that the daemon has used."""
+        fields = open(f"/proc/{self.pid()}/stat").read().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def rss(self):
+        for line in open(f"/proc/{self.pid()}/status"):
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1]) * 1024
+
+    def figure(self, name, value, unit):
+        self.results[name] = {"value": value, "unit": unit}
+        print(f"{name:58} {value:.3f} {unit}", flush=True)
+
     def row(self, name, ours, other, must):
         """Runs both in turn; higher ratio is better: other's time over ours."""
         a, b = [], []
@@ -205,6 +222,11 @@ class Bench:
         self.row(f"list {n} names", run(self.keys("l"), "list"), run(self.its("l"), "list"), 0.8)
         self.row(f"list {n} names with attributes", run(self.keys("l"), "list-stat"),
                  run(self.its("l"), "list-stat"), 0.5)
+        known = self.rss()
+        drop_names()
+        time.sleep(2)
+        self.figure("daemon memory with these names known", known / n, "bytes per name")
+        self.figure("the same when the kernel has dropped them", self.rss() / n, "bytes per name")
         took = []
         for _ in range(self.rounds):
             self.umount()
@@ -214,6 +236,27 @@ class Bench:
         seconds = statistics.median(took)
         self.results["mount ready, s per million keys"] = {"ours_s": seconds * 1e6 / n, "must": 1}
         print(f"mount ready with {n} keys: {seconds:.3f} s, {seconds * 1e6 / n:.3f} s per million  must 1")
+
+    def cost(self):
+        """CPU of the daemon."""
+        self.ops("write", fresh(self.keys("big")), 1, 1 << 30)
+        self.ops("write", fresh(self.keys("small")), SMALL, 65536)
+        for options, name in (((), "passing through"), (("passthrough=off",), "through the daemon")):
+            self.umount()
+            self.mount(*options)
+            warm(os.path.join(self.state, "backend"))
+            before = self.cpu()
+            self.ops("read", self.keys("big"), 1, 1 << 30)
+            self.figure(f"daemon CPU for reading 1 GiB, {name}", self.cpu() - before, "s")
+        self.umount()
+        self.mount()
+        for name in ("first", "again"):
+            before = self.cpu()
+            self.ops("read", self.keys("small"), SMALL, 65536)
+            self.figure(f"daemon CPU for 10,000 opens of 64 KiB objects, {name}",
+                        (self.cpu() - before) * 10000 / SMALL, "s")
+        for d in (self.keys("big"), self.keys("small")):
+            shutil.rmtree(d)
 
     def remote(self):
         """Another node of the same master reads what this one stores."""
@@ -233,7 +276,7 @@ class Bench:
         shutil.rmtree(self.keys("far"))
 
 
-GROUPS = ("large", "write", "objects", "create", "publish", "readers", "remote", "listing")
+GROUPS = ("large", "write", "objects", "create", "publish", "readers", "remote", "cost", "listing")
 
 
 def main():
