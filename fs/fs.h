@@ -169,7 +169,8 @@ void unopened_read(fuse_req_t req, struct inode *inode, size_t size, uint64_t of
 void unopened_hold(void *arg, struct mcfs_slice tenant, struct mcfs_slice key, uint64_t version);
 void unopened_free(struct fs *fs);
 
-/* read_ahead.c: asks the kernel for requests as large as they can be, where this process may. */
+/* read_ahead.c: asks the kernel to read further ahead than it does by itself, where this process
+ * may. */
 void fs_widen_read_ahead(const struct fs *fs);
 
 /* push.c: an object's bytes into the kernel's page cache before anybody asks for them. */

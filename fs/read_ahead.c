@@ -8,7 +8,8 @@
 #include <limits.h>
 #include <string.h>
 
-#define READ_AHEAD_KIB "1024" /* the largest request there is */
+#define READ_AHEAD_KIB                                                                             \
+    "512" /* measured: less is more round trips, more leaves the processor's cache */
 
 /* The device of a mount point, without asking the mount itself: "MAJOR:MINOR". */
 static bool find_device(const char *mountpoint, char device[32])
