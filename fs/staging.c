@@ -220,7 +220,7 @@ static int write_raw(struct staging *s, const void *data, size_t len, uint64_t o
             memset(to, 0, more);
             s->memory.len += more;
         }
-        if (len)
+        if (s->memory.data && len)
             memcpy(s->memory.data + off, data, len);
     }
     s->size = MCFS_MAX(s->size, end);

@@ -34,45 +34,76 @@ static struct bucket **take_buckets(struct store *s, size_t *n, struct mcfs_erro
     return list;
 }
 
-static bool visit(const struct entry *e, mcfs_backend_scan_fn fn, void *arg)
-{
-    const char *nul = memchr(e->key, 0, e->key_len); /* there is one in every indexed key */
-    size_t tenant_len = (size_t)(nul - e->key);
-    struct mcfs_object o = {.tenant = mcfs_slice(e->key, tenant_len),
-                            .key = mcfs_slice(nul + 1, e->key_len - tenant_len - 1),
-                            .version = e->version,
-                            .size = e->size,
-                            .attr = e->attr,
-                            .crc32c = e->crc32c,
-                            .has_crc = e->has_crc,
-                            .data_type = e->data_type};
-    return fn(&o, arg);
-}
-
 static int by_offset(const void *a, const void *b)
 {
     const struct entry *x = *(const struct entry *const *)a, *y = *(const struct entry *const *)b;
     return (x->offset > y->offset) - (x->offset < y->offset);
 }
 
-/* Entries lie in a bucket in the order in which they were put.  1 to go on, 0 not to, -1 on error.
- */
-static int visit_bucket(struct bucket *b, mcfs_backend_scan_fn fn, void *arg,
-                        struct mcfs_error *err)
+/* A bucket's objects as they stand at one moment; their names lie in `names` one behind the other,
+ * tenant, 0x00, key, and are pointed to once all are there. */
+struct copies {
+    struct mcfs_object *v;
+    size_t count;
+    struct mcfs_buf names;
+};
+
+static void copies_free(struct copies *c)
+{
+    free(c->v);
+    mcfs_buf_free(&c->names);
+}
+
+static void copy(struct copies *c, const struct entry *e)
+{
+    const char *nul = memchr(e->key, 0, e->key_len); /* there is one in every indexed key */
+    size_t tenant_len = (size_t)(nul - e->key);
+    c->v[c->count++] = (struct mcfs_object){.tenant = {NULL, tenant_len},
+                                            .key = {NULL, e->key_len - tenant_len - 1},
+                                            .version = e->version,
+                                            .size = e->size,
+                                            .attr = e->attr,
+                                            .crc32c = e->crc32c,
+                                            .has_crc = e->has_crc,
+                                            .data_type = e->data_type};
+    mcfs_buf_append(&c->names, e->key, e->key_len);
+}
+
+static int take_copies(struct bucket *b, struct copies *c, struct mcfs_error *err)
 {
     MCFS_LOCK_SCOPE(&b->lock);
-    size_t n = 0;
-    _cleanup_free_ const struct entry **list =
-        malloc((b->objects ? b->objects : 1) * sizeof(const struct entry *));
-    if (!list)
+    size_t room = b->objects ? b->objects : 1, n = 0;
+    _cleanup_free_ const struct entry **list = malloc(room * sizeof(const struct entry *));
+    c->v = malloc(room * sizeof(*c->v));
+    if (!list || !c->v)
         return mcfs_fail_errno(err, ENOMEM, "scan");
     for (const struct entry *e = b->entries; e; e = e->after)
         if (!e->dead)
             list[n++] = e;
+    /* Entries lie in a bucket in the order in which they were put. */
     qsort(list, n, sizeof(const struct entry *), by_offset);
     for (size_t i = 0; i < n; i++)
-        if (!visit(list[i], fn, arg))
+        copy(c, list[i]);
+    return c->names.failed ? mcfs_fail_errno(err, ENOMEM, "scan") : 0;
+}
+
+/* 1 to go on, 0 not to, -1 on error.  No lock is held while fn runs: it may go over the network,
+ * and what it learns there may lead back into the store. */
+static int visit_bucket(struct bucket *b, mcfs_backend_scan_fn fn, void *arg,
+                        struct mcfs_error *err)
+{
+    _cleanup_(copies_free) struct copies c = {0};
+    if (take_copies(b, &c, err))
+        return -1;
+    const char *at = (const char *)c.names.data;
+    for (size_t i = 0; i < c.count; i++) {
+        struct mcfs_object *o = &c.v[i];
+        o->tenant.data = at;
+        o->key.data = at + o->tenant.len + 1;
+        at = o->key.data + o->key.len;
+        if (!fn(o, arg))
             return 0;
+    }
     return 1;
 }
 

@@ -143,8 +143,8 @@ struct mcfs_backend_ops {
     int (*locate)(struct mcfs_backend *b, struct mcfs_slice tenant, struct mcfs_slice key,
                   uint64_t version, struct mcfs_backend_place *place, struct mcfs_error *err);
 
-    /* Visits every stored object, older ones first where that is known; fn must not call the
-     * store. */
+    /* Visits every stored object, older ones first where that is known.  fn may call the
+     * store; an object that goes meanwhile may be visited all the same. */
     int (*scan)(struct mcfs_backend *b, mcfs_backend_scan_fn fn, void *arg, struct mcfs_error *err);
 
     /* Makes everything put, removed, renamed and set so far survive power loss. */

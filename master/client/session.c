@@ -25,19 +25,24 @@ struct link {
 
 static void on_notice(struct link *l, const struct mcfs_rpc_message *msg);
 
-/* Sends a request and waits for its answer; notifications that come first are carried out. */
-static int link_call(struct link *l, const char *method, const struct mcfs_buf *params,
-                     struct mp_reader *result, struct mcfs_error *err)
+static int link_send(struct link *l, const char *method, const struct mcfs_buf *params,
+                     uint32_t *id, struct mcfs_error *err)
 {
     _cleanup_buf_ struct mcfs_buf frame = MCFS_BUF_INIT;
-    struct mcfs_rpc_message msg;
-    int64_t deadline = mcfs_mono_ms() + STEP_TIMEOUT_MS;
-    uint32_t id = l->msgid++;
-    mcfs_rpc_put_request(&frame, id, method, params);
+    *id = l->msgid++;
+    mcfs_rpc_put_request(&frame, *id, method, params);
     if (frame.failed)
         return mcfs_fail_errno(err, ENOMEM, "%s", method);
-    if (mcfs_rpc_send(l->fd, frame.data, frame.len, deadline, &l->m->wake, err))
-        return -1;
+    return mcfs_rpc_send(l->fd, frame.data, frame.len, mcfs_mono_ms() + STEP_TIMEOUT_MS,
+                         &l->m->wake, err);
+}
+
+/* Waits for an answer; notifications that come first are carried out. */
+static int link_wait(struct link *l, const char *method, uint32_t id, struct mp_reader *result,
+                     struct mcfs_error *err)
+{
+    struct mcfs_rpc_message msg;
+    int64_t deadline = mcfs_mono_ms() + STEP_TIMEOUT_MS;
     for (;;) {
         int rc = mcfs_rpc_receive(l->fd, &l->stream, &msg, deadline, &l->m->wake, err);
         if (rc < 0)
@@ -57,6 +62,13 @@ static int link_call(struct link *l, const char *method, const struct mcfs_buf *
         *result = mp_reader(msg.body.data, msg.body.len);
         return 0;
     }
+}
+
+static int link_call(struct link *l, const char *method, const struct mcfs_buf *params,
+                     struct mp_reader *result, struct mcfs_error *err)
+{
+    uint32_t id;
+    return link_send(l, method, params, &id, err) || link_wait(l, method, id, result, err) ? -1 : 0;
 }
 
 /* Answers that nobody waits for: sent as requests whose response is passed over. */
@@ -121,38 +133,36 @@ static void on_notice(struct link *l, const struct mcfs_rpc_message *msg)
         on_discard(l, &p);
 }
 
-/* The inventory on its way, in messages of ITEMS_PER_MESSAGE. */
+/* The inventory on its way, in messages of ITEMS_PER_MESSAGE: while the master works on one, the
+ * next is gathered. */
 struct inventory {
     struct link *l;
-    struct mcfs_buf items;
-    uint32_t count;
+    struct batch {
+        struct mcfs_buf items;
+        uint32_t count;
+    } gathering, sent;
+    uint32_t sent_id; /* while sent.count */
     uint64_t total;
     struct mcfs_error *err;
     bool failed;
 };
 
-/* Sends what has gathered and drops what the master calls nobody's. */
-static int inventory_flush(struct inventory *inv)
+/* Takes the answer to what was sent, and drops what the master calls nobody's. */
+static int inventory_answer(struct inventory *inv)
 {
-    if (!inv->count)
-        return 0;
-    _cleanup_buf_ struct mcfs_buf params = MCFS_BUF_INIT;
     struct mp_reader result;
     uint32_t stale;
-    mp_put_array(&params, 2);
-    mp_put_uint(&params, inv->l->session);
-    mp_put_array(&params, inv->count);
-    mcfs_buf_append(&params, inv->items.data, inv->items.len);
-    params.failed |= inv->items.failed;
-    if (link_call(inv->l, "InventoryItems", &params, &result, inv->err))
+    if (!inv->sent.count)
+        return 0;
+    if (link_wait(inv->l, "InventoryItems", inv->sent_id, &result, inv->err))
         return -1;
     if (!mp_read_array(&result, &stale))
         return mcfs_fail(inv->err, MCFS_RPC_FAIL, "InventoryItems: answer of a wrong form");
     /* Walk the items that were sent beside the sorted list of stale ones. */
-    struct mp_reader items = mp_reader(inv->items.data, inv->items.len);
+    struct mp_reader items = mp_reader(inv->sent.items.data, inv->sent.items.len);
     uint64_t next = 0;
     bool has_next = stale > 0 && mp_read_uint(&result, &next);
-    for (uint32_t i = 0; i < inv->count && has_next; i++) {
+    for (uint32_t i = 0; i < inv->sent.count && has_next; i++) {
         struct mcfs_slice tenant, key;
         uint64_t version;
         struct mp_reader item = items;
@@ -164,15 +174,36 @@ static int inventory_flush(struct inventory *inv)
             inv->l->m->ops->discard(inv->l->m->ops_arg, tenant, key, version);
         has_next = --stale > 0 && mp_read_uint(&result, &next);
     }
-    mcfs_buf_reset(&inv->items);
-    inv->count = 0;
+    inv->sent.count = 0;
+    return 0;
+}
+
+static int inventory_send(struct inventory *inv)
+{
+    _cleanup_buf_ struct mcfs_buf params = MCFS_BUF_INIT;
+    if (inventory_answer(inv))
+        return -1;
+    if (!inv->gathering.count)
+        return 0;
+    mp_put_array(&params, 2);
+    mp_put_uint(&params, inv->l->session);
+    mp_put_array(&params, inv->gathering.count);
+    mcfs_buf_append(&params, inv->gathering.items.data, inv->gathering.items.len);
+    params.failed |= inv->gathering.items.failed;
+    if (link_send(inv->l, "InventoryItems", &params, &inv->sent_id, inv->err))
+        return -1;
+    struct batch used = inv->sent;
+    inv->sent = inv->gathering;
+    inv->gathering = used;
+    mcfs_buf_reset(&inv->gathering.items);
+    inv->gathering.count = 0;
     return 0;
 }
 
 static bool inventory_emit(const struct mcfs_object *o, void *arg)
 {
     struct inventory *inv = arg;
-    struct mcfs_buf *b = &inv->items;
+    struct mcfs_buf *b = &inv->gathering.items;
     mp_put_array(b, 9);
     mp_put_str(b, o->tenant);
     mp_put_str(b, o->key);
@@ -183,20 +214,21 @@ static bool inventory_emit(const struct mcfs_object *o, void *arg)
     mp_put_uint(b, o->attr.gid);
     mp_put_int(b, o->attr.mtime_ns);
     mp_put_uint(b, o->data_type);
-    inv->count++;
+    inv->gathering.count++;
     inv->total++;
-    if (inv->count == ITEMS_PER_MESSAGE && inventory_flush(inv))
+    if (inv->gathering.count == ITEMS_PER_MESSAGE && inventory_send(inv))
         inv->failed = true;
     return !inv->failed;
 }
 
 static int report_inventory(struct link *l, uint64_t *total, struct mcfs_error *err)
 {
-    struct inventory inv = {.l = l, .items = MCFS_BUF_INIT, .err = err};
+    struct inventory inv = {.l = l, .err = err};
     int rc = l->m->ops->inventory(l->m->ops_arg, inventory_emit, &inv, err);
-    if (rc == 0 && (inv.failed || inventory_flush(&inv)))
+    if (rc == 0 && (inv.failed || inventory_send(&inv) || inventory_answer(&inv)))
         rc = -1;
-    mcfs_buf_free(&inv.items);
+    mcfs_buf_free(&inv.gathering.items);
+    mcfs_buf_free(&inv.sent.items);
     *total = inv.total;
     if (rc)
         return -1;

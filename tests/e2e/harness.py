@@ -118,7 +118,8 @@ class Mount:
         os.makedirs(self.mnt, exist_ok=True)
         self.state = state or world.path(name + "-state")
         self.source = source or f"local:{self.state}"
-        self.options = list(options)
+        # The whole suite in another configuration; what a test asks for itself wins.
+        self.options = [o for o in os.environ.get("MCFS_OPTIONS", "").split(",") if o] + list(options)
         if not self.source.startswith("local:"):
             self.options.append(f"storage_path={self.state}")
         self.env = dict(os.environ, **(env or {}))

@@ -86,6 +86,20 @@ def test_removed_while_its_node_was_away(pair):
     wait_until(lambda: Rpc(a.config()["node"]).call("NodeStatus")[b"objects"] == 1)
 
 
+def test_many_removed_while_their_node_was_away(pair):
+    """More than one message of the inventory is answered with "nobody's", while the node still scans its store."""
+    _, a, b = pair
+    count = 4500
+    for i in range(count):
+        write(a.key(f"{i:05d}"), b"data")
+    a.kill()
+    for i in range(0, count, 2):
+        os.unlink(b.key(f"{i:05d}"))
+    a.start()
+    assert sorted(os.listdir(a.keys)) == [f"{i:05d}" for i in range(1, count, 2)]
+    wait_until(lambda: Rpc(a.config()["node"]).call("NodeStatus")[b"objects"] == count // 2)
+
+
 def test_interrupted_wait_returns(pair):
     """Ctrl-C ends a read that waits for the master."""
     master, a, _ = pair
