@@ -98,6 +98,11 @@ uint64_t fs_ino(struct mcfs_slice tenant, struct mcfs_slice key, bool is_dir);
  * is there. */
 double fs_dir_timeout(const struct fs *fs);
 
+/* How long its attributes may be: where other nodes are there, its name is looked up each time and
+ * brings fresh ones along.  Those that the kernel asks for besides, to check permissions below an
+ * open directory, may be this old, lest each look-up below it cost a second request. */
+double fs_dir_attr_timeout(const struct fs *fs);
+
 /* Fills in a reply for an inode of which the caller holds a kernel reference. */
 void fs_fill_entry(struct fs *fs, struct inode *inode, double timeout, struct fuse_entry_param *e);
 

@@ -64,7 +64,10 @@ static int give_dir(struct fs *fs, struct mcfs_slice tenant, struct mcfs_slice p
         LOOP_LOCK_SCOPE(&dir->lock);
         dir->attr.mtime_ns = mtime_ns;
     }
-    return give(fs, dir, fs_dir_timeout(fs), e, err);
+    if (give(fs, dir, fs_dir_timeout(fs), e, err))
+        return -1;
+    e->attr_timeout = fs_dir_attr_timeout(fs);
+    return 0;
 }
 
 static int give_file(struct fs *fs, struct mcfs_slice tenant, struct mcfs_slice key,
@@ -225,7 +228,7 @@ static double renew_dir(struct fs *fs, struct inode *inode, const struct mcfs_ca
         LOOP_LOCK_SCOPE(&inode->lock);
         inode->attr.mtime_ns = found.dir_mtime_ns;
     }
-    return fs_dir_timeout(fs);
+    return fs_dir_attr_timeout(fs);
 }
 
 void fs_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)

@@ -132,6 +132,7 @@ void fs_mkdir(fuse_req_t req, fuse_ino_t parent_ino, const char *name, mode_t mo
     }
     local_dirs_touch(fs->dirs, inode_tenant(parent), inode_key(parent), attr.mtime_ns);
     fs_fill_entry(fs, dir, fs_dir_timeout(fs), &e);
+    e.attr_timeout = fs_dir_attr_timeout(fs);
     inode_give_to_kernel(fs->inodes, dir);
     if (fuse_reply_entry(req, &e) == -ENOENT)
         inode_forget(fs->inodes, dir, 1);

@@ -72,6 +72,11 @@ double fs_dir_timeout(const struct fs *fs)
     return mcfs_master_nodes_seen(node_master(fs->node)) <= 1 ? fs_timeout(fs, 1000) : 0;
 }
 
+double fs_dir_attr_timeout(const struct fs *fs)
+{
+    return fs_timeout(fs, 1000);
+}
+
 uint64_t fs_ino(struct mcfs_slice tenant, struct mcfs_slice key, bool is_dir)
 {
     uint64_t h = mcfs_hash_seed(key.data, key.len, mcfs_hash(tenant.data, tenant.len) + is_dir);

@@ -175,6 +175,8 @@ static int write_stats(struct fs *fs, struct mcfs_buf *out, struct mcfs_error *e
         {"lookup_ahead_hits_total", "counter", "look-ups that needed no request to the master",
          node_lookup_hits(fs->node)},
         {"inodes", "gauge", "inodes known to the kernel", inode_count(fs->inodes)},
+        {"cluster_nodes", "gauge", "nodes of the cluster, as this one last heard",
+         mcfs_master_nodes_seen(node_master(fs->node))},
         {"master_calls_total", "counter", "requests to the master",
          mcfs_master_calls(node_master(fs->node))},
         {"store_objects", "gauge", "objects stored by this node", s.objects},
@@ -325,12 +327,21 @@ static bool good_tenant(const char *name)
     return len > 0 && len <= MCFS_TENANT_MAX && name[0] != '.';
 }
 
+/* A directory of keys that is always there. */
+static int give_top(struct fs *fs, struct mcfs_slice tenant, double timeout,
+                    struct fuse_entry_param *e, struct mcfs_error *err)
+{
+    if (give(fs, inode_get(fs->inodes, INODE_DIR, tenant, none, 0, NULL, NULL), timeout, e, err))
+        return -1;
+    e->attr_timeout = fs_dir_attr_timeout(fs);
+    return 0;
+}
+
 static int lookup_root(struct fs *fs, const char *name, struct fuse_entry_param *e,
                        struct mcfs_error *err)
 {
     if (strcmp(name, "keys") == 0)
-        return give(fs, inode_get(fs->inodes, INODE_DIR, keys_tenant(fs), none, 0, NULL, NULL),
-                    3600, e, err);
+        return give_top(fs, keys_tenant(fs), 3600, e, err);
     if (strcmp(name, "snapshots") == 0)
         return give(fs, view_inode(fs, INODE_SNAPSHOTS, none), 3600, e, err);
     if (strcmp(name, "history") == 0)
@@ -369,8 +380,7 @@ int view_lookup(struct fs *fs, struct inode *parent, const char *name,
     case INODE_TENANTS:
         if (!good_tenant(name))
             return no_entry(name, err);
-        return give(fs, inode_get(fs->inodes, INODE_DIR, mcfs_slice_str(name), none, 0, NULL, NULL),
-                    1, e, err);
+        return give_top(fs, mcfs_slice_str(name), 1, e, err);
     case INODE_SNAPSHOTS:
         return lookup_snapshot(fs, name, cancel, e, err);
     case INODE_SNAPSHOT:

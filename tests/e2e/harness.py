@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Starts real daemons, masters and mounts for the end-to-end tests, and cleans up what it started, by pid."""
+import ctypes
 import json
 import os
 import signal
@@ -14,6 +15,7 @@ BUILD = os.environ.get("MCFS_BUILD", os.path.join(os.path.dirname(__file__), "..
 MOONCAKEFS = os.path.join(BUILD, "fs/mooncakefs")
 MASTER = os.path.join(BUILD, "master/mooncakefs-master")
 CTL = os.path.join(BUILD, "tools/mooncakefsctl")
+MS_NOSUID, MS_NODEV, MS_REMOUNT = 2, 4, 32
 # Sanitizer builds run several times slower.
 PATIENCE = float(os.environ.get("MCFS_PATIENCE", "1"))
 
@@ -179,6 +181,14 @@ class Mount:
 
     def remount(self):
         self.start()
+
+    def forget_names(self):
+        """Has the kernel drop every name, inode and page of this mount that nobody uses, as when memory is short."""
+        libc = ctypes.CDLL(None, use_errno=True)
+        read_only = os.statvfs(self.mnt).f_flag & os.ST_RDONLY
+        flags = MS_REMOUNT | MS_NOSUID | MS_NODEV | read_only
+        if os.geteuid() == 0 and libc.mount(None, self.mnt.encode(), None, flags, None):
+            raise OSError(ctypes.get_errno(), "remount")
 
     def log_text(self):
         try:

@@ -5,7 +5,7 @@ import random
 import threading
 
 import pytest
-from harness import Master, Mount
+from harness import Master, Mount, wait_until
 
 COUNT = 600
 
@@ -15,6 +15,8 @@ def pair(world):
     master = Master(world)
     a = Mount(world, source=master.address, name="a")
     b = Mount(world, source=master.address, name="b", options=["listen=127.0.0.1:0"])
+    # Where a node knows of others, less is cached.
+    wait_until(lambda: a.stats()["cluster_nodes"] == 2, what="news of the other node")
     return a, b
 
 
