@@ -61,7 +61,8 @@ struct inode {
     struct mcfs_attr attr;
     _Atomic int64_t lease_until_ms; /* mcfs_mono_ms() time */
     int64_t atime_ns;
-    atomic_bool gone; /* unlinked or replaced while in use */
+    atomic_bool gone;  /* unlinked or replaced while in use */
+    atomic_bool moved; /* FILE: its key went to another name, and this version was not the one */
 
     /* How its open files get their bytes: from a backing file or through the page cache, never
      * both. */

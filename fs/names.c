@@ -191,37 +191,34 @@ void fs_rmdir(fuse_req_t req, fuse_ino_t parent_ino, const char *name)
 struct rename {
     struct fs *fs;
     struct mcfs_slice tenant, from, to;
-    bool no_replace;
+    bool no_replace, exchange;
     int pid;
     const struct mcfs_cancel *cancel;
 };
 
-/* The inode of the object that was renamed goes with its name: same bytes, so same pages. */
-static void follow(struct inode *inode, void *arg)
+/* Older versions of a key whose name has changed: the kernel may take one of them along under the
+ * new name, which it has to look up again. */
+static void mark_moved(struct inode *inode, void *arg)
 {
-    struct inode **found = arg;
-    if (inode->kind == INODE_FILE && !inode->gone) {
-        inode->refs++;
-        if (*found)
-            inode->refs--;
-        else
-            *found = inode;
-    }
+    (void)arg;
+    if (inode->kind == INODE_FILE)
+        inode->moved = true;
 }
 
-static void move_inode(const struct rename *r, const struct node_put_result *out)
+/* The inode of an object goes with its name: same bytes, so same pages.  (Other inodes of the key
+ * are older versions that somebody has open.)  The caller has found it by its version. */
+static void move_inode(struct fs *fs, struct inode *inode, struct mcfs_slice to, uint64_t version)
 {
-    struct inode *inode = NULL;
-    inode_for_key(r->fs->inodes, r->tenant, r->to, mark_gone, NULL);
-    inode_for_key(r->fs->inodes, r->tenant, r->from, follow, &inode);
     if (!inode)
         return;
     {
         MCFS_LOCK_SCOPE(&inode->lock);
-        if (inode_rename(r->fs->inodes, inode, INODE_FILE, r->to, out->version))
-            inode_unlink(r->fs->inodes, inode);
+        if (inode_rename(fs->inodes, inode, INODE_FILE, to, version))
+            inode_unlink(fs->inodes, inode);
+        else
+            inode->moved = false;
     }
-    inode_unref(r->fs->inodes, inode);
+    inode_unref(fs->inodes, inode);
 }
 
 /* What a temporary name holds becomes an object under its final name, without another copy. */
@@ -302,6 +299,31 @@ static bool is_temp_key(struct fs *fs, struct mcfs_slice key)
     return temp_names_match(fs->temps, mcfs_slice(key.data + skip, key.len - skip));
 }
 
+/* What this process is writing under a name that is about to change is published now, under its
+ * present name.  *writer gets the inode, for move_writer, or NULL. */
+static int publish_writer(const struct rename *r, struct mcfs_slice key, struct inode **writer,
+                          struct mcfs_error *err)
+{
+    struct inode *w = *writer = inode_find_writer(r->fs->inodes, r->tenant, key, r->pid);
+    if (!w)
+        return 0;
+    MCFS_LOCK_SCOPE(&w->lock);
+    return writer_commit(r->fs, w, false, r->cancel, err);
+}
+
+/* The writer goes on under the new name, if there is one. */
+static void move_writer(struct fs *fs, struct inode *w, bool renamed, struct mcfs_slice to)
+{
+    if (!w)
+        return;
+    if (renamed) {
+        MCFS_LOCK_SCOPE(&w->lock);
+        if (inode_rename(fs->inodes, w, INODE_WRITER, to, 0))
+            w->gone = true; /* without memory: what is written now must not go elsewhere */
+    }
+    inode_unref(fs->inodes, w);
+}
+
 static int rename_file(const struct rename *r, struct mcfs_error *err)
 {
     struct fs *fs = r->fs;
@@ -312,26 +334,62 @@ static int rename_file(const struct rename *r, struct mcfs_error *err)
         inode_unref(fs->inodes, temp);
         return rc;
     }
-    struct inode *writer = inode_find_writer(fs->inodes, r->tenant, r->from, r->pid);
-    if (writer) {
-        /* Renamed before it was closed: published now, under its present name, and then renamed. */
-        pthread_mutex_lock(&writer->lock);
-        int rc = writer_commit(fs, writer, false, r->cancel, err);
-        if (rc == 0)
-            rc = inode_rename(fs->inodes, writer, INODE_WRITER, r->to, 0)
-                     ? mcfs_fail_errno(err, ENOMEM, "rename")
-                     : 0;
-        pthread_mutex_unlock(&writer->lock);
-        inode_unref(fs->inodes, writer);
-        if (rc)
-            return -1;
-    }
-    if (is_temp_key(fs, r->to))
-        return object_to_temp(r, err);
+    struct inode *writer;
     struct node_put_result out;
-    if (node_rename(fs->node, r->tenant, r->from, r->to, r->no_replace, &out, r->cancel, err))
+    bool to_temp = is_temp_key(fs, r->to);
+    int rc = publish_writer(r, r->from, &writer, err);
+    if (rc == 0)
+        rc = to_temp ? object_to_temp(r, err)
+                     : node_rename(fs->node, r->tenant, r->from, r->to, r->no_replace, &out,
+                                   r->cancel, err);
+    move_writer(fs, writer, rc == 0, r->to);
+    if (rc || to_temp)
+        return rc;
+    inode_for_key(fs->inodes, r->tenant, r->from, mark_moved, NULL);
+    inode_for_key(fs->inodes, r->tenant, r->to, mark_gone, NULL);
+    move_inode(fs, inode_find(fs->inodes, INODE_FILE, r->tenant, r->from, out.from_version), r->to,
+               out.version);
+    return 0;
+}
+
+static bool is_dir(const struct rename *r, struct mcfs_slice key)
+{
+    _cleanup_buf_ struct mcfs_buf dir = MCFS_BUF_INIT;
+    struct mcfs_master_lookup found;
+    mcfs_buf_append(&dir, key.data, key.len);
+    mcfs_buf_append(&dir, "/", 1);
+    return local_dirs_get(r->fs->dirs, r->tenant, slice_of(&dir), NULL, NULL) ||
+           (mcfs_master_lookup(node_master(r->fs->node), r->tenant, key, &found, r->cancel, NULL) ==
+                0 &&
+            found.is_dir);
+}
+
+/* RENAME_EXCHANGE, for two objects.  Temporary names are this mount's alone, and directories are
+ * what their keys make of them: those are not exchanged. */
+static int exchange_objects(const struct rename *r, struct mcfs_error *err)
+{
+    struct fs *fs = r->fs;
+    uint64_t v[4];
+    if (is_temp_key(fs, r->from) || is_temp_key(fs, r->to))
+        return mcfs_fail_errno(err, EINVAL, "exchange with a temporary name");
+    if (is_dir(r, r->to))
+        return mcfs_fail_errno(err, EXDEV, "exchange with a directory");
+    struct inode *wa, *wb = NULL;
+    int rc = publish_writer(r, r->from, &wa, err);
+    if (rc == 0)
+        rc = publish_writer(r, r->to, &wb, err);
+    if (rc == 0)
+        rc = node_exchange(fs->node, r->tenant, r->from, r->to, v, r->cancel, err);
+    move_writer(fs, wa, rc == 0, r->to);
+    move_writer(fs, wb, rc == 0, r->from);
+    if (rc)
         return -1;
-    move_inode(r, &out);
+    inode_for_key(fs->inodes, r->tenant, r->from, mark_moved, NULL);
+    inode_for_key(fs->inodes, r->tenant, r->to, mark_moved, NULL);
+    struct inode *a = inode_find(fs->inodes, INODE_FILE, r->tenant, r->from, v[0]);
+    struct inode *b = inode_find(fs->inodes, INODE_FILE, r->tenant, r->to, v[1]);
+    move_inode(fs, a, r->to, v[3]);
+    move_inode(fs, b, r->from, v[2]);
     return 0;
 }
 
@@ -377,7 +435,8 @@ static int rename_any(const struct rename *r, struct mcfs_error *err)
     mcfs_buf_append(&dir, r->from.data, r->from.len);
     mcfs_buf_append(&dir, "/", 1);
     if (local_dirs_get(r->fs->dirs, r->tenant, slice_of(&dir), NULL, NULL))
-        return rename_dir(r, err);
+        return r->exchange ? mcfs_fail_errno(err, EXDEV, "exchange of directories")
+                           : rename_dir(r, err);
     struct inode *temp = temp_names_find(r->fs->temps, r->tenant, r->from);
     inode_unref(r->fs->inodes, temp);
     if (!temp &&
@@ -385,7 +444,9 @@ static int rename_any(const struct rename *r, struct mcfs_error *err)
         return -1;
     if (!temp && found.is_dir)
         return mcfs_fail_errno(err, EXDEV, "rename");
-    return mcfs_slice_eq(r->from, r->to) ? 0 : rename_file(r, err);
+    if (mcfs_slice_eq(r->from, r->to))
+        return 0;
+    return r->exchange ? exchange_objects(r, err) : rename_file(r, err);
 }
 
 void fs_rename(fuse_req_t req, fuse_ino_t parent_ino, const char *name, fuse_ino_t newparent_ino,
@@ -402,7 +463,7 @@ void fs_rename(fuse_req_t req, fuse_ino_t parent_ino, const char *name, fuse_ino
         rc = name_key(fs, newparent, newname, &to, &err);
     if (rc == 0 && !mcfs_slice_eq(inode_tenant(parent), inode_tenant(newparent)))
         rc = mcfs_fail_errno(&err, EXDEV, "rename between tenants");
-    if (rc == 0 && flags & ~(unsigned)RENAME_NOREPLACE)
+    if (rc == 0 && flags != 0 && flags != RENAME_NOREPLACE && flags != RENAME_EXCHANGE)
         rc = mcfs_fail_errno(&err, EINVAL, "rename");
     if (rc == 0 && to.len == 0)
         rc = mcfs_fail_errno(&err, EINVAL, "an empty key");
@@ -413,6 +474,7 @@ void fs_rename(fuse_req_t req, fuse_ino_t parent_ino, const char *name, fuse_ino
                            .from = slice_of(&from),
                            .to = slice_of(&to),
                            .no_replace = flags & RENAME_NOREPLACE,
+                           .exchange = flags & RENAME_EXCHANGE,
                            .pid = fuse_req_ctx(req)->pid,
                            .cancel = &c.cancel};
         rc = rename_any(&r, &err);

@@ -134,6 +134,8 @@ static int open_reader(struct fs *fs, struct handle *h, const struct mcfs_cancel
     h->reader = node_reader_open_stored(fs->node, tenant, key, inode->version, NULL);
     if (h->reader)
         return 0;
+    if (inode->moved)
+        return mcfs_fail_errno(err, ESTALE, "open");
     struct replica_reader *r = node_open(fs->node, tenant, key, &object, cancel, err);
     if (!r)
         return -1;

@@ -159,6 +159,24 @@ int directory_put_end(struct directory *d, const struct put_end *p, struct put_r
 int directory_put_revoke(struct directory *d, uint64_t version, uint32_t client,
                          struct mcfs_error *err);
 
+/* Two objects whose bytes `client` stores and has given each other's keys, under versions that
+ * PutStart handed out. */
+struct exchange {
+    struct mcfs_slice tenant;
+    uint32_t client;
+    struct exchange_side {
+        struct mcfs_slice key;
+        uint64_t version;     /* that the key has now */
+        uint64_t new_version; /* of the other's content under this key */
+    } side[2];
+};
+
+/* Gives two objects each other's names in one step; pins go with the content.  Doing it again is
+ * success.  OBJECT_NOT_FOUND when a key has another version by now; OBJECT_HAS_LEASE: come again.
+ * *lease_ms gets the lease on both. */
+int directory_exchange(struct directory *d, const struct exchange *x, uint32_t *lease_ms,
+                       struct mcfs_error *err);
+
 /* Forgets puts that were started longer than the discard time ago; returns how many. */
 uint32_t directory_discard_puts(struct directory *d);
 

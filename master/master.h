@@ -53,6 +53,7 @@ int method_list_names(struct master *m, struct mcfs_rpc_request *r, struct mcfs_
 int method_lookup_ahead(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
 int method_put_start(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
 int method_put_end(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
+int method_exchange(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
 int method_put_revoke(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
 int method_remove(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
 int method_set_attr(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);

@@ -69,9 +69,8 @@ uint32_t directory_discard_puts(struct directory *d)
     return pending_expire(d->pending, mcfs_mono_ms() - d->config.put_discard_ms);
 }
 
-/* The record gets the put's content.  The caller holds the shard's lock. */
-static int publish(struct directory *d, struct record *r, const struct put_end *p,
-                   const struct pending_put *pending)
+int object_publish(struct directory *d, struct record *r, const struct put_end *p,
+                   int64_t started_ms)
 {
     if (record_set_attr(d, r, &p->attr))
         return -1;
@@ -81,7 +80,7 @@ static int publish(struct directory *d, struct record *r, const struct put_end *
     r->version = p->version;
     r->data_type = p->data_type;
     r->putter = p->client;
-    r->put_start_ms = (uint64_t)(pending ? pending->start_wall_ms : mcfs_wall_ms());
+    r->put_start_ms = (uint64_t)started_ms;
     r->flags &= RECORD_HARD_PIN;
     tree_unlock(d->tree);
     record_set_inline(d, r, p->client, atomic_load(&d->node_generation[p->client]));
@@ -141,7 +140,7 @@ static int put_end_locked(struct directory *d, const struct put_end *p, struct k
                              "the master's directory is full (memory limit)");
         r = record_at(d, slot);
     }
-    if (publish(d, r, p, pending) || (is_new && record_show(d, slot))) {
+    if (object_publish(d, r, p, pending->start_wall_ms) || (is_new && record_show(d, slot))) {
         if (is_new)
             record_delete(d, h, slot);
         return mcfs_fail(err, MCFS_NO_AVAILABLE_HANDLE, "the master is out of memory");

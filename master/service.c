@@ -28,6 +28,7 @@ struct method {
 #define PUT_START method_put_start
 #define PUT_END method_put_end
 #define PUT_REVOKE method_put_revoke
+#define EXCHANGE method_exchange
 #define REMOVE method_remove
 #define SET_ATTR method_set_attr
 #define SET_PIN method_set_pin

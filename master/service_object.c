@@ -222,6 +222,30 @@ int method_put_end(struct master *m, struct mcfs_rpc_request *r, struct mcfs_err
     return 0;
 }
 
+int method_exchange(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err)
+{
+    uint64_t session;
+    struct exchange x = {0};
+    struct exchange_side *a = &x.side[0], *b = &x.side[1];
+    uint32_t lease_ms = 0;
+    struct mp_reader *in = &r->params;
+    if (!read_caller(in, &session, &x.tenant) || !mp_read_raw(in, &a->key) ||
+        !mp_read_uint(in, &a->version) || !mp_read_uint(in, &a->new_version) ||
+        !mp_read_raw(in, &b->key) || !mp_read_uint(in, &b->version) ||
+        !mp_read_uint(in, &b->new_version))
+        return bad_params(r, err);
+    if (session_node(m, session, &x.client, err))
+        return -1;
+    if (!x.client)
+        return mcfs_fail(err, MCFS_ILLEGAL_CLIENT,
+                         "Exchange is for the node that stores the bytes");
+    if (directory_exchange(m->directory, &x, &lease_ms, err))
+        return -1;
+    mp_put_array(r->result, 1);
+    mp_put_uint(r->result, lease_ms);
+    return 0;
+}
+
 int method_put_revoke(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err)
 {
     uint64_t session, version;

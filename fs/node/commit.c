@@ -10,7 +10,6 @@
 
 #include <poll.h>
 
-#define LEASE_POLL_FIRST_MS 1
 #define LEASE_POLL_MAX_MS 50
 
 static pthread_mutex_t *commit_lock(struct node *n, struct mcfs_slice key)
@@ -19,7 +18,7 @@ static pthread_mutex_t *commit_lock(struct node *n, struct mcfs_slice key)
 }
 
 /* Locks one or two keys in a fixed order. */
-static void lock_keys(struct node *n, struct mcfs_slice a, struct mcfs_slice b)
+void node_lock_keys(struct node *n, struct mcfs_slice a, struct mcfs_slice b)
 {
     pthread_mutex_t *x = commit_lock(n, a), *y = commit_lock(n, b);
     pthread_mutex_lock(x < y ? x : y);
@@ -27,7 +26,7 @@ static void lock_keys(struct node *n, struct mcfs_slice a, struct mcfs_slice b)
         pthread_mutex_lock(x < y ? y : x);
 }
 
-static void unlock_keys(struct node *n, struct mcfs_slice a, struct mcfs_slice b)
+void node_unlock_keys(struct node *n, struct mcfs_slice a, struct mcfs_slice b)
 {
     pthread_mutex_t *x = commit_lock(n, a), *y = commit_lock(n, b);
     pthread_mutex_unlock(x);
@@ -41,9 +40,8 @@ static void drop(struct node *n, struct mcfs_slice tenant, struct mcfs_slice key
         node_drop(n, tenant, key, version);
 }
 
-/* Waits a moment before a leased object is asked for again; false when it is time to give up. */
-static bool wait_for_lease(struct node *n, int64_t began_ms, int64_t *pause_ms,
-                           const struct mcfs_cancel *cancel, struct mcfs_error *err)
+bool node_wait_for_lease(struct node *n, int64_t began_ms, int64_t *pause_ms,
+                         const struct mcfs_cancel *cancel, struct mcfs_error *err)
 {
     if (err->code != MCFS_OBJECT_HAS_LEASE || mcfs_mono_ms() - began_ms >= n->config.lease_wait_ms)
         return false;
@@ -62,7 +60,7 @@ static int put_end(struct node *n, const struct mcfs_master_put_end *end,
 {
     int64_t began = mcfs_mono_ms(), pause_ms = LEASE_POLL_FIRST_MS;
     while (mcfs_master_put_end(n->master, end, out, cancel, err))
-        if (!wait_for_lease(n, began, &pause_ms, cancel, err))
+        if (!node_wait_for_lease(n, began, &pause_ms, cancel, err))
             return -1;
     return 0;
 }
@@ -133,7 +131,7 @@ static int remove_locked(struct node *n, struct mcfs_slice tenant, struct mcfs_s
     if (mcfs_master_get(n->master, tenant, key, &object, cancel, err))
         return -1;
     while (mcfs_master_remove(n->master, tenant, key, object.version, force, &removed, cancel, err))
-        if (!wait_for_lease(n, began, &pause_ms, cancel, err))
+        if (!node_wait_for_lease(n, began, &pause_ms, cancel, err))
             return -1;
     drop(n, tenant, key, removed);
     return 0;
@@ -148,27 +146,28 @@ int node_remove(struct node *n, struct mcfs_slice tenant, struct mcfs_slice key,
     return rc;
 }
 
-/* Copies an object that other nodes store: there is nothing here to be given another name. */
-static int rename_by_copy(struct node *n, struct mcfs_slice tenant, struct mcfs_slice from,
-                          struct mcfs_slice to, const struct mcfs_master_object *object,
-                          bool no_replace, struct node_put_result *out,
-                          const struct mcfs_cancel *cancel, struct mcfs_error *err)
+int node_copy_here(struct node *n, struct mcfs_slice tenant, struct mcfs_slice from,
+                   const struct mcfs_master_object *object, struct mcfs_slice to, bool no_replace,
+                   struct node_put_result *out, const struct mcfs_cancel *cancel,
+                   struct mcfs_error *err)
 {
     struct replica_reader *r = node_reader_open(n, tenant, from, object, err);
     if (!r)
         return -1;
     _cleanup_free_ char *data = malloc(object->size ? object->size : 1);
     uint64_t done = 0;
+    if (!data)
+        mcfs_fail_errno(err, ENOMEM, "copy of an object");
     while (data && done < object->size) {
         int64_t got = node_reader_read(r, data + done, object->size - done, done, cancel, err);
+        if (got == 0)
+            mcfs_fail(err, MCFS_INVALID_READ, "the object is shorter than it should be");
         if (got <= 0)
             break;
         done += (uint64_t)got;
     }
     node_reader_close(r);
-    if (!data)
-        return mcfs_fail_errno(err, ENOMEM, "rename");
-    if (done < object->size)
+    if (!data || done < object->size)
         return -1;
     struct node_put put = {.tenant = tenant,
                            .key = to,
@@ -176,13 +175,22 @@ static int rename_by_copy(struct node *n, struct mcfs_slice tenant, struct mcfs_
                            .size = object->size,
                            .data = data,
                            .no_replace = no_replace};
-    if (put_locked(n, &put, out, cancel, err))
+    return put_locked(n, &put, out, cancel, err);
+}
+
+/* Copies an object that other nodes store: there is nothing here to be given another name. */
+static int rename_by_copy(struct node *n, struct mcfs_slice tenant, struct mcfs_slice from,
+                          struct mcfs_slice to, const struct mcfs_master_object *object,
+                          bool no_replace, struct node_put_result *out,
+                          const struct mcfs_cancel *cancel, struct mcfs_error *err)
+{
+    if (node_copy_here(n, tenant, from, object, to, no_replace, out, cancel, err))
         return -1;
     uint64_t removed;
     int64_t began = mcfs_mono_ms(), pause_ms = LEASE_POLL_FIRST_MS;
     while (
         mcfs_master_remove(n->master, tenant, from, object->version, false, &removed, cancel, err))
-        if (!wait_for_lease(n, began, &pause_ms, cancel, err))
+        if (!node_wait_for_lease(n, began, &pause_ms, cancel, err))
             return -1;
     return 0;
 }
@@ -196,6 +204,7 @@ static int rename_locked(struct node *n, struct mcfs_slice tenant, struct mcfs_s
     if (mcfs_master_get(n->master, tenant, from, &object, cancel, err) ||
         mcfs_master_put_start(n->master, tenant, to, object.size, true, &version, cancel, err))
         return -1;
+    out->from_version = object.version;
     if (n->ops->rekey(n->store, tenant, from, object.version, to, version, err)) {
         mcfs_master_put_revoke(n->master, version, NULL);
         if (err->code != MCFS_REPLICA_IS_GONE)
@@ -231,11 +240,11 @@ int node_rename(struct node *n, struct mcfs_slice tenant, struct mcfs_slice from
                 struct mcfs_slice to, bool no_replace, struct node_put_result *out,
                 const struct mcfs_cancel *cancel, struct mcfs_error *err)
 {
-    lock_keys(n, from, to);
+    node_lock_keys(n, from, to);
     int rc = rename_locked(n, tenant, from, to, no_replace, out, cancel, err);
     node_forget(n, tenant, from);
     node_forget(n, tenant, to);
-    unlock_keys(n, from, to);
+    node_unlock_keys(n, from, to);
     return rc;
 }
 
@@ -245,7 +254,7 @@ static int set_attr_at_master(struct node *n, struct mcfs_slice tenant, struct m
 {
     int64_t began = mcfs_mono_ms(), pause_ms = LEASE_POLL_FIRST_MS;
     while (mcfs_master_set_attr(n->master, tenant, key, version, valid, attr, cancel, err))
-        if (!wait_for_lease(n, began, &pause_ms, cancel, err))
+        if (!node_wait_for_lease(n, began, &pause_ms, cancel, err))
             return -1;
     return 0;
 }

@@ -181,11 +181,13 @@ struct node *node_start(const struct node_config *config, struct mcfs_error *err
     pthread_mutex_init(&n->peers_lock, NULL);
     for (unsigned i = 0; i < COMMIT_LOCKS; i++)
         pthread_mutex_init(&n->commit_locks[i], NULL);
+    pthread_mutex_init(&n->exchange_lock, NULL);
     n->known = known_new();
     if (!n->known)
         mcfs_fail_errno(err, ENOMEM, "node");
     n->verifier = n->known ? verifier_new(n, err) : NULL;
-    if (!n->verifier || open_store(n, err) || listen_for_data(n, err) || connect_master(n, err) ||
+    if (!n->verifier || open_store(n, err) || node_finish_exchange(n, err) ||
+        listen_for_data(n, err) || connect_master(n, err) ||
         mcfs_rpc_server_start(n->server, err)) {
         node_stop(n, NULL);
         return NULL;
@@ -211,6 +213,7 @@ int node_stop(struct node *n, struct mcfs_error *err)
         rc = n->ops->close(n->store, err);
     known_free(n->known);
     pthread_mutex_destroy(&n->peers_lock);
+    pthread_mutex_destroy(&n->exchange_lock);
     for (unsigned i = 0; i < COMMIT_LOCKS; i++)
         pthread_mutex_destroy(&n->commit_locks[i]);
     free(n->endpoint);

@@ -66,7 +66,8 @@ struct node_put {
 };
 
 struct node_put_result {
-    uint64_t version; /* 0: superseded by a later put at once */
+    uint64_t version;      /* 0: superseded by a later put at once */
+    uint64_t from_version; /* rename: what was renamed */
     uint32_t lease_ms;
 };
 
@@ -82,6 +83,13 @@ int node_remove(struct node *n, struct mcfs_slice tenant, struct mcfs_slice key,
 int node_rename(struct node *n, struct mcfs_slice tenant, struct mcfs_slice from,
                 struct mcfs_slice to, bool no_replace, struct node_put_result *out,
                 const struct mcfs_cancel *cancel, struct mcfs_error *err);
+
+/* Gives two objects each other's keys in one step, for everybody who looks and whenever this
+ * process dies.  An object that other nodes store is brought here first.  versions[0..3]: that a
+ * and b had, that a and b have now. */
+int node_exchange(struct node *n, struct mcfs_slice tenant, struct mcfs_slice a,
+                  struct mcfs_slice b, uint64_t versions[4], const struct mcfs_cancel *cancel,
+                  struct mcfs_error *err);
 
 int node_set_attr(struct node *n, struct mcfs_slice tenant, struct mcfs_slice key, uint64_t version,
                   uint32_t valid, struct mcfs_attr *attr, const struct mcfs_cancel *cancel,

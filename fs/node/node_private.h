@@ -27,6 +27,7 @@ struct node {
     char *endpoint; /* of the data server */
     struct data_server *data;
     pthread_mutex_t commit_locks[COMMIT_LOCKS]; /* by key: one commit at a time */
+    pthread_mutex_t exchange_lock;              /* one exchange at a time; before commit_locks */
     pthread_mutex_t peers_lock;                 /* guards peers */
     struct peer peers[PEERS_MAX];
     unsigned peer_count;
@@ -49,6 +50,29 @@ static inline void may_wait(const struct node *n, const struct mcfs_cancel *canc
 
 /* Takes a version out of the store. */
 void node_drop(struct node *n, struct mcfs_slice tenant, struct mcfs_slice key, uint64_t version);
+
+/* ---- commit.c, for exchange.c ---- */
+
+/* Locks two keys against other commits. */
+void node_lock_keys(struct node *n, struct mcfs_slice a, struct mcfs_slice b);
+void node_unlock_keys(struct node *n, struct mcfs_slice a, struct mcfs_slice b);
+
+/* Waits a moment before a leased object is asked for again; false when it is time to give up (err
+ * says why the last try failed, or EINTR).  *pause_ms begins as LEASE_POLL_FIRST_MS. */
+#define LEASE_POLL_FIRST_MS 1
+bool node_wait_for_lease(struct node *n, int64_t began_ms, int64_t *pause_ms,
+                         const struct mcfs_cancel *cancel, struct mcfs_error *err);
+
+/* Puts a copy of an object that other nodes store under a key of its own or another.  The caller
+ * has locked the key. */
+int node_copy_here(struct node *n, struct mcfs_slice tenant, struct mcfs_slice from,
+                   const struct mcfs_master_object *object, struct mcfs_slice to, bool no_replace,
+                   struct node_put_result *out, const struct mcfs_cancel *cancel,
+                   struct mcfs_error *err);
+
+/* exchange.c: finishes the exchange that the last process on this state directory was in the middle
+ * of.  Before the store's inventory is told to anybody. */
+int node_finish_exchange(struct node *n, struct mcfs_error *err);
 
 /* lookup.c: what is known of a key is so no more, or may not be. */
 void node_forget(struct node *n, struct mcfs_slice tenant, struct mcfs_slice key);

@@ -58,6 +58,12 @@
       "[replaced version, superseded?, lease_ms, shard]",                                          \
       "Makes a put visible whole; with a from key it is a rename.  OBJECT_HAS_LEASE: come again.") \
     X(PUT_REVOKE, "PutRevoke", "[session, version]", "nil", "Gives a put up.")                     \
+    X(EXCHANGE, "Exchange",                                                                        \
+      "[session, tenant, key, version, new version, other key, its version, its new version]",     \
+      "[lease_ms]",                                                                                \
+      "Two objects, whose bytes the node has given each other's keys under versions from "         \
+      "PutStart, "                                                                                 \
+      "get each other's names in one step.  OBJECT_HAS_LEASE: come again.")                        \
     X(REMOVE, "Remove", "[session, tenant, key, version or 0, force?]", "[removed version]",       \
       "Removes an object; the result is the version that the session's own store may drop.")       \
     X(SET_ATTR, "SetAttr",                                                                         \

@@ -341,6 +341,26 @@ int mcfs_master_put_end(struct mcfs_master *m, const struct mcfs_master_put_end 
     return 0;
 }
 
+int mcfs_master_exchange(struct mcfs_master *m, const struct mcfs_master_exchange *x,
+                         uint32_t *lease_ms, const struct mcfs_cancel *cancel,
+                         struct mcfs_error *err)
+{
+    _cleanup_buf_ struct mcfs_buf p = MCFS_BUF_INIT;
+    _cleanup_reply_ struct mcfs_rpc_reply reply = MCFS_RPC_REPLY_INIT;
+    mp_put_str(&p, x->tenant);
+    for (unsigned i = 0; i < 2; i++) {
+        mp_put_str(&p, x->side[i].key);
+        mp_put_uint(&p, x->side[i].version);
+        mp_put_uint(&p, x->side[i].new_version);
+    }
+    if (call(m, "Exchange", true, 7, &p, &reply, cancel, err))
+        return -1;
+    if (!mp_read_array_of(&reply.result, 1) ||
+        !mp_read_u32_max(&reply.result, UINT32_MAX, lease_ms))
+        return bad_answer("Exchange", err);
+    return 0;
+}
+
 int mcfs_master_put_revoke(struct mcfs_master *m, uint64_t version, struct mcfs_error *err)
 {
     _cleanup_buf_ struct mcfs_buf p = MCFS_BUF_INIT;

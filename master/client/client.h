@@ -153,6 +153,20 @@ struct mcfs_master_put_result {
 int mcfs_master_put_end(struct mcfs_master *m, const struct mcfs_master_put_end *p,
                         struct mcfs_master_put_result *out, const struct mcfs_cancel *cancel,
                         struct mcfs_error *err);
+
+/* Two objects that this node stores get each other's names.  Each side's new_version is from
+ * mcfs_master_put_start and names the other's content under this key.  OBJECT_HAS_LEASE: again. */
+struct mcfs_master_exchange {
+    struct mcfs_slice tenant;
+    struct {
+        struct mcfs_slice key;
+        uint64_t version, new_version;
+    } side[2];
+};
+int mcfs_master_exchange(struct mcfs_master *m, const struct mcfs_master_exchange *x,
+                         uint32_t *lease_ms, const struct mcfs_cancel *cancel,
+                         struct mcfs_error *err);
+
 int mcfs_master_put_revoke(struct mcfs_master *m, uint64_t version, struct mcfs_error *err);
 
 /* *removed: the version that this node's store may drop, or 0.  A repeated request whose first try

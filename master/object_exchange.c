@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Two objects get each other's names in one step. */
+#include "master/object_change.h"
+#include "master/pending.h"
+
+#include "common/cleanup.h"
+
+/* One of the two, as it was. */
+struct old_side {
+    uint32_t slot;
+    int64_t started_ms;     /* the put that gives it its new content */
+    struct put_end content; /* what the other one gets */
+    uint16_t pin;
+};
+
+static int find_side(struct directory *d, const struct exchange *x,
+                     const struct exchange_side *side, uint32_t tenant, struct old_side *old,
+                     struct mcfs_error *err)
+{
+    old->slot = tenant ? shard_find(d, key_hash(x->tenant, side->key), tenant, side->key) : 0;
+    if (!old->slot)
+        return mcfs_fail(err, MCFS_OBJECT_NOT_FOUND, "%.*s: no such object",
+                         (int)MCFS_MIN(side->key.len, 200), side->key.data);
+    const struct record *r = record_at(d, old->slot);
+    old->content = (struct put_end){
+        .client = x->client, .size = r->size, .attr = record_attr(d, r), .data_type = r->data_type};
+    old->pin = r->flags & RECORD_HARD_PIN;
+    return 0;
+}
+
+static int check_side(struct directory *d, const struct exchange *x,
+                      const struct exchange_side *side, struct old_side *old,
+                      struct mcfs_error *err)
+{
+    if (record_at(d, old->slot)->version != side->version)
+        return mcfs_fail(err, MCFS_OBJECT_NOT_FOUND, "%.*s has been replaced",
+                         (int)MCFS_MIN(side->key.len, 200), side->key.data);
+    struct pending_put pending;
+    if (!pending_get(d->pending, side->new_version, &pending))
+        return mcfs_fail(err, MCFS_OBJECT_NOT_FOUND, "%.*s: this put was given up",
+                         (int)MCFS_MIN(side->key.len, 200), side->key.data);
+    old->started_ms = pending.start_wall_ms;
+    return pending.client == x->client
+               ? 0
+               : mcfs_fail(err, MCFS_ILLEGAL_CLIENT, "this put was started by another client");
+}
+
+static bool is_done(struct directory *d, const struct exchange *x, const struct old_side *old)
+{
+    return record_at(d, old[0].slot)->version == x->side[0].new_version &&
+           record_at(d, old[1].slot)->version == x->side[1].new_version;
+}
+
+/* Gives a record the content of the other. */
+static int give_content(struct directory *d, const struct exchange_side *side,
+                        const struct old_side *mine, const struct old_side *other)
+{
+    struct record *r = record_at(d, mine->slot);
+    struct put_end content = other->content;
+    content.version = side->new_version;
+    if (object_publish(d, r, &content, mine->started_ms))
+        return -1;
+    r->flags = (uint16_t)((r->flags & ~RECORD_HARD_PIN) | other->pin);
+    return 0;
+}
+
+/* Both shards' locks are held. */
+static int exchange_locked(struct directory *d, const struct exchange *x, uint32_t *lease_ms,
+                           struct mcfs_error *err)
+{
+    struct old_side old[2];
+    uint32_t tenant = intern_find(d->tenants, x->tenant);
+    if (find_side(d, x, &x->side[0], tenant, &old[0], err) ||
+        find_side(d, x, &x->side[1], tenant, &old[1], err))
+        return -1;
+    if (!is_done(d, x, old)) {
+        if (check_side(d, x, &x->side[0], &old[0], err) ||
+            check_side(d, x, &x->side[1], &old[1], err))
+            return -1;
+        /* Both are recalled at once, rather than one after the other. */
+        int wait = change_must_wait(d, old[0].slot, x->client, err);
+        if (change_must_wait(d, old[1].slot, x->client, err) || wait)
+            return -1;
+        for (unsigned i = 0; i < 2; i++)
+            record_discard_elsewhere(d, record_at(d, old[i].slot), x->client);
+        if (give_content(d, &x->side[0], &old[0], &old[1]))
+            return mcfs_fail(err, MCFS_NO_AVAILABLE_HANDLE, "the master is out of memory");
+        /* The attributes are known by now, so nothing is left that could need memory. */
+        if (give_content(d, &x->side[1], &old[1], &old[0]))
+            abort();
+    }
+    for (unsigned i = 0; i < 2; i++) {
+        pending_drop(d->pending, x->side[i].new_version);
+        lease_forget(d->leases, old[i].slot);
+        *lease_ms = lease_grant(d->leases, old[i].slot, x->client, d->config.lease_ms);
+    }
+    return 0;
+}
+
+int directory_exchange(struct directory *d, const struct exchange *x, uint32_t *lease_ms,
+                       struct mcfs_error *err)
+{
+    const struct exchange_side *a = &x->side[0], *b = &x->side[1];
+    if (check_key(x->tenant, a->key, err) || check_key(x->tenant, b->key, err))
+        return -1;
+    if (mcfs_slice_eq(a->key, b->key))
+        return mcfs_fail(err, MCFS_INVALID_PARAMS, "an object cannot be exchanged with itself");
+    uint32_t one = key_hash(x->tenant, a->key).shard, two = key_hash(x->tenant, b->key).shard;
+    uint32_t low = MCFS_MIN(one, two), high = MCFS_MAX(one, two);
+    pthread_mutex_lock(&d->shards[low].lock);
+    if (high != low)
+        pthread_mutex_lock(&d->shards[high].lock);
+    int rc = exchange_locked(d, x, lease_ms, err);
+    if (high != low)
+        pthread_mutex_unlock(&d->shards[high].lock);
+    pthread_mutex_unlock(&d->shards[low].lock);
+    return rc;
+}
