@@ -29,6 +29,10 @@ static inline void handle_done(struct handle *h)
     atomic_fetch_add_explicit(&h->uses, 1, memory_order_release);
 }
 
+/* Reads up to size bytes of what was opened, fewer only at its end; the count or -1. */
+int64_t handle_read(struct fs *fs, struct handle *h, char *buf, size_t size, uint64_t off,
+                    const struct mcfs_cancel *cancel, struct mcfs_error *err);
+
 static inline struct handle *handle_of(const struct fuse_file_info *fi)
 {
     return (struct handle *)(uintptr_t)fi->fh;

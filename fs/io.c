@@ -16,8 +16,8 @@ void fs_reply_from_fd(fuse_req_t req, int fd, uint64_t at, size_t len)
     fuse_reply_data(req, &out, FUSE_BUF_SPLICE_MOVE);
 }
 
-static int64_t read_bytes(struct fs *fs, struct handle *h, char *buf, size_t size, uint64_t off,
-                          const struct mcfs_cancel *cancel, struct mcfs_error *err)
+int64_t handle_read(struct fs *fs, struct handle *h, char *buf, size_t size, uint64_t off,
+                    const struct mcfs_cancel *cancel, struct mcfs_error *err)
 {
     if (h->staged) {
         MCFS_LOCK_SCOPE(&h->inode->lock);
@@ -85,7 +85,7 @@ void fs_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse
     fs_cancel_begin(&c, req);
     struct handle unopened = {
         .inode = inode, .content = inode->content, .content_len = (int64_t)inode->size};
-    int64_t n = read_bytes(fs, h ? h : &unopened, buf, size, (uint64_t)off, &c.cancel, &err);
+    int64_t n = handle_read(fs, h ? h : &unopened, buf, size, (uint64_t)off, &c.cancel, &err);
     fs_cancel_end(&c);
     if (h)
         handle_done(h);

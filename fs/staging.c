@@ -326,6 +326,34 @@ int staging_truncate(struct staging *s, uint64_t size, const struct mcfs_cancel 
     return 0;
 }
 
+/* Zeros in a file; a hole where the file system can. */
+static int zero_file(struct staging *s, uint64_t off, uint64_t len, struct mcfs_error *err)
+{
+    static const char zeros[65536];
+    if (fallocate(s->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)off, (off_t)len) == 0)
+        return 0;
+    for (uint64_t done = 0; done < len; done += sizeof(zeros))
+        if (mcfs_pwrite_full(s->fd, zeros, MCFS_MIN(len - done, sizeof(zeros)), off + done))
+            return mcfs_fail_errno(err, errno, "%s", s->path);
+    return 0;
+}
+
+int staging_zero(struct staging *s, uint64_t off, uint64_t len, const struct mcfs_cancel *cancel,
+                 struct mcfs_error *err)
+{
+    if (off >= s->size)
+        return 0;
+    if (copy_base(s, UINT64_MAX, cancel, err))
+        return -1;
+    s->crc_valid = false;
+    len = MCFS_MIN(len, s->size - off);
+    if (s->fd >= 0)
+        return zero_file(s, off, len, err);
+    if (off < s->memory.len)
+        memset(s->memory.data + off, 0, MCFS_MIN(len, s->memory.len - off));
+    return 0;
+}
+
 int64_t staging_seek(struct staging *s, uint64_t off, bool hole, struct mcfs_error *err)
 {
     if (off >= s->size)

@@ -35,6 +35,10 @@ int staging_write(struct staging *s, const void *data, size_t len, uint64_t off,
 int staging_truncate(struct staging *s, uint64_t size, const struct mcfs_cancel *cancel,
                      struct mcfs_error *err);
 
+/* Makes a range zeros, as far as the content goes. */
+int staging_zero(struct staging *s, uint64_t off, uint64_t len, const struct mcfs_cancel *cancel,
+                 struct mcfs_error *err);
+
 /* SEEK_DATA and SEEK_HOLE; -1 with ENXIO past the end. */
 int64_t staging_seek(struct staging *s, uint64_t off, bool hole, struct mcfs_error *err);
 

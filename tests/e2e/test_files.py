@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Files behave like files."""
+import ctypes
 import errno
 import mmap
 import os
@@ -350,3 +351,67 @@ def test_files_of_temporary_names_are_used_again(mount):
     assert sorted(os.listdir(mount.keys)) == sorted(contents)
     for name, data in contents.items():
         assert open(mount.key(name), "rb").read() == data
+
+
+FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, FALLOC_FL_COLLAPSE_RANGE, FALLOC_FL_ZERO_RANGE = 1, 2, 8, 16
+
+
+def fallocate(fd, mode, offset, length):
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.fallocate(fd, mode, ctypes.c_long(offset), ctypes.c_long(length)):
+        raise OSError(ctypes.get_errno(), "fallocate")
+
+
+@pytest.mark.parametrize("size", [1000, 3 << 20])
+def test_fallocate(mount, size):
+    p = mount.key("f")
+    data = bytearray(os.urandom(size))
+    write(p, data)
+    with open(p, "r+b", buffering=0) as f:
+        os.posix_fallocate(f.fileno(), 0, size + 500)
+        data += bytes(500)
+        assert os.fstat(f.fileno()).st_size == size + 500
+        fallocate(f.fileno(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 100, 300)
+        data[100:400] = bytes(300)
+        fallocate(f.fileno(), FALLOC_FL_ZERO_RANGE, size + 400, 1000)
+        data = data.ljust(size + 1400, b"\0")
+        fallocate(f.fileno(), FALLOC_FL_ZERO_RANGE | FALLOC_FL_KEEP_SIZE, size - 10, 10000)
+        data[size - 10:] = bytes(1410)
+        for mode in (FALLOC_FL_KEEP_SIZE, FALLOC_FL_COLLAPSE_RANGE):
+            with pytest.raises(OSError) as e:
+                fallocate(f.fileno(), mode, 0, 4096)
+            assert e.value.errno == errno.EOPNOTSUPP
+        f.seek(0)
+        assert f.read() == bytes(data)
+    assert read(p) == bytes(data)
+
+
+@pytest.mark.parametrize("size", [1000, 40 << 20])
+def test_copy_file_range(mount, size):
+    """Between objects, from what is being written, and within one file."""
+    data = os.urandom(size)
+    write(mount.key("a"), data)
+    with open(mount.key("a"), "rb") as a, open(mount.key("b"), "w+b", buffering=0) as b:
+        done = 0
+        while done < size:
+            n = os.copy_file_range(a.fileno(), b.fileno(), size - done, done, done + 7)
+            assert n > 0
+            done += n
+        assert os.copy_file_range(a.fileno(), b.fileno(), 100, size, 0) == 0
+        assert os.copy_file_range(b.fileno(), b.fileno(), 5, 7, 0) == 5
+    assert read(mount.key("b")) == data[:5] + bytes(2) + data
+    with open(mount.key("b"), "rb") as b:
+        with pytest.raises(OSError) as e:
+            os.copy_file_range(b.fileno(), b.fileno(), 1, 0, 100)
+        assert e.value.errno == errno.EBADF
+
+
+def test_seek_data_and_hole(mount):
+    write(mount.key("f"), b"x" * 100000)
+    with open(mount.key("f"), "rb") as f:
+        assert os.lseek(f.fileno(), 0, os.SEEK_HOLE) == 100000
+        assert os.lseek(f.fileno(), 5000, os.SEEK_DATA) == 5000
+        for whence in (os.SEEK_DATA, os.SEEK_HOLE):
+            with pytest.raises(OSError) as e:
+                os.lseek(f.fileno(), 100000, whence)
+            assert e.value.errno == errno.ENXIO
