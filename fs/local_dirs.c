@@ -1,13 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "fs/local_dirs.h"
 
+#include "common/buf.h"
 #include "common/cleanup.h"
 #include "common/hash.h"
+#include "common/log.h"
 #include "common/table.h"
+#include "fs/dir_log.h"
+
+#define LOG_SLACK 4096 /* outdated records that are not worth a rewriting */
 
 struct local_dir {
     struct mcfs_slice tenant, prefix;
     bool kept, has_attr;
+    bool touched; /* since it was written to the log */
     struct mcfs_attr attr;
     struct local_dir *parent, *child, *sibling,
         *sibling_before; /* kept ones, below their parent's node */
@@ -17,6 +23,8 @@ struct local_dir {
 struct local_dirs {
     pthread_mutex_t lock;
     struct mcfs_table table;
+    struct dir_log *log; /* or NULL */
+    bool touched;        /* one of them is */
 };
 
 struct name {
@@ -59,6 +67,7 @@ void local_dirs_free(struct local_dirs *d)
     for (size_t i = 0; (e = mcfs_table_next(&d->table, &i));)
         free(e);
     mcfs_table_free(&d->table);
+    dir_log_close(d->log);
     pthread_mutex_destroy(&d->lock);
     free(d);
 }
@@ -88,11 +97,50 @@ static struct local_dir *get(struct local_dirs *d, struct mcfs_slice tenant,
     return e;
 }
 
+static struct dir_record record_of(const struct local_dir *e)
+{
+    return (struct dir_record){e->tenant, e->prefix, e->kept, e->has_attr, e->attr};
+}
+
+/* The caller holds the lock. */
+static void write_log(struct local_dirs *d, struct local_dir *e)
+{
+    struct mcfs_error err = MCFS_ERROR_INIT;
+    struct dir_record r = record_of(e);
+    e->touched = false;
+    if (d->log && dir_log_append(d->log, &r, &err))
+        mcfs_warning("%s", err.msg);
+}
+
 /* "a/b/" -> "a/"; "a/" -> "". */
 static struct mcfs_slice parent_prefix(struct mcfs_slice prefix)
 {
     const char *slash = memrchr(prefix.data, '/', prefix.len - 1);
     return mcfs_slice(prefix.data, slash ? (size_t)(slash - prefix.data) + 1 : 0);
+}
+
+/* The caller holds the lock. */
+static struct local_dir *keep(struct local_dirs *d, struct mcfs_slice tenant,
+                              struct mcfs_slice prefix, const struct mcfs_attr *attr)
+{
+    struct local_dir *e = get(d, tenant, prefix);
+    struct local_dir *parent = e ? get(d, tenant, parent_prefix(prefix)) : NULL;
+    if (!parent)
+        return NULL;
+    if (attr) {
+        e->attr = *attr;
+        e->has_attr = true;
+    }
+    if (e->kept)
+        return e;
+    e->kept = true;
+    e->parent = parent;
+    e->sibling_before = NULL;
+    e->sibling = parent->child;
+    if (e->sibling)
+        e->sibling->sibling_before = e;
+    parent->child = e;
+    return e;
 }
 
 int local_dirs_keep(struct local_dirs *d, struct mcfs_slice tenant, struct mcfs_slice prefix,
@@ -101,23 +149,10 @@ int local_dirs_keep(struct local_dirs *d, struct mcfs_slice tenant, struct mcfs_
     if (prefix.len == 0)
         return 0;
     MCFS_LOCK_SCOPE(&d->lock);
-    struct local_dir *e = get(d, tenant, prefix);
-    struct local_dir *parent = e ? get(d, tenant, parent_prefix(prefix)) : NULL;
-    if (!parent)
+    struct local_dir *e = keep(d, tenant, prefix, attr);
+    if (!e)
         return -1;
-    if (attr) {
-        e->attr = *attr;
-        e->has_attr = true;
-    }
-    if (e->kept)
-        return 0;
-    e->kept = true;
-    e->parent = parent;
-    e->sibling_before = NULL;
-    e->sibling = parent->child;
-    if (e->sibling)
-        e->sibling->sibling_before = e;
-    parent->child = e;
+    write_log(d, e);
     return 0;
 }
 
@@ -130,6 +165,7 @@ int local_dirs_set_attr(struct local_dirs *d, struct mcfs_slice tenant, struct m
         return -1;
     e->attr = *attr;
     e->has_attr = true;
+    write_log(d, e);
     return 0;
 }
 
@@ -145,12 +181,9 @@ bool local_dirs_get(struct local_dirs *d, struct mcfs_slice tenant, struct mcfs_
     return e && e->kept;
 }
 
-void local_dirs_drop(struct local_dirs *d, struct mcfs_slice tenant, struct mcfs_slice prefix)
+/* The caller holds the lock. */
+static void drop(struct local_dirs *d, struct local_dir *e)
 {
-    MCFS_LOCK_SCOPE(&d->lock);
-    struct local_dir *e = find(d, tenant, prefix);
-    if (!e)
-        return;
     if (e->kept) {
         if (e->sibling_before)
             e->sibling_before->sibling = e->sibling;
@@ -161,6 +194,7 @@ void local_dirs_drop(struct local_dirs *d, struct mcfs_slice tenant, struct mcfs
         e->kept = false;
     }
     e->has_attr = false;
+    write_log(d, e);
     /* One with children stays as their parent's node. */
     if (!e->child) {
         mcfs_table_del(&d->table, e);
@@ -168,13 +202,82 @@ void local_dirs_drop(struct local_dirs *d, struct mcfs_slice tenant, struct mcfs
     }
 }
 
+void local_dirs_drop(struct local_dirs *d, struct mcfs_slice tenant, struct mcfs_slice prefix)
+{
+    MCFS_LOCK_SCOPE(&d->lock);
+    struct local_dir *e = find(d, tenant, prefix);
+    if (e)
+        drop(d, e);
+}
+
+/* A record of the log; it is not open yet. */
+static int apply(const struct dir_record *r, void *arg)
+{
+    struct local_dirs *d = arg;
+    if (r->kept && r->prefix.len)
+        return keep(d, r->tenant, r->prefix, r->has_attr ? &r->attr : NULL) ? 0 : -1;
+    struct local_dir *e =
+        r->has_attr ? get(d, r->tenant, r->prefix) : find(d, r->tenant, r->prefix);
+    if (!e)
+        return r->has_attr ? -1 : 0;
+    if (r->has_attr) {
+        e->attr = r->attr;
+        e->has_attr = true;
+    } else {
+        drop(d, e);
+    }
+    return 0;
+}
+
+int local_dirs_open_log(struct local_dirs *d, const char *path, struct mcfs_error *err)
+{
+    struct dir_log *log = dir_log_open(path, apply, d, err);
+    d->log = log;
+    return log ? 0 : -1;
+}
+
+/* The caller holds the lock. */
+static void rewrite_log(struct local_dirs *d)
+{
+    _cleanup_buf_ struct mcfs_buf b = MCFS_BUF_INIT;
+    struct mcfs_error err = MCFS_ERROR_INIT;
+    struct local_dir *e;
+    size_t n = 0;
+    for (size_t i = 0; (e = mcfs_table_next(&d->table, &i));) {
+        struct dir_record r = record_of(e);
+        if (!e->kept && !e->has_attr)
+            continue;
+        dir_record_put(&b, &r);
+        n++;
+    }
+    if (dir_log_rewrite(d->log, &b, n, &err))
+        mcfs_warning("%s", err.msg);
+}
+
+void local_dirs_flush(struct local_dirs *d)
+{
+    MCFS_LOCK_SCOPE(&d->lock);
+    struct local_dir *e;
+    if (!d->log)
+        return;
+    if (d->touched)
+        for (size_t i = 0; (e = mcfs_table_next(&d->table, &i));)
+            if (e->touched)
+                write_log(d, e);
+    d->touched = false;
+    if (dir_log_records(d->log) > 2 * d->table.count + LOG_SLACK)
+        rewrite_log(d);
+}
+
 void local_dirs_touch(struct local_dirs *d, struct mcfs_slice tenant, struct mcfs_slice prefix,
                       int64_t now_ns)
 {
     MCFS_LOCK_SCOPE(&d->lock);
     struct local_dir *e = find(d, tenant, prefix);
-    if (e && e->has_attr)
+    if (e && e->has_attr) {
         e->attr.mtime_ns = now_ns;
+        e->touched = d->touched = true;
+    }
 }
 
 void local_dirs_children(struct local_dirs *d, struct mcfs_slice tenant, struct mcfs_slice prefix,

@@ -6,6 +6,10 @@
  * Directories of this mount that no key implies: made by mkdir, or left by removing the last key
  * below them (rm -r and rsync expect a directory to be there until they remove it).  Also the
  * attributes that were set on any directory. A directory is named by its prefix ("a/b/").
+ *
+ * With a log (dir_log.h) all of it is there again after a restart.  What changes by itself (an
+ * mtime, because an entry came or went) is written by local_dirs_flush, everything else at once; a
+ * log that cannot be written is a warning, and the directory is kept until the end of the process.
  */
 
 #include <mooncakefs/error.h>
@@ -15,6 +19,12 @@ struct local_dirs;
 
 struct local_dirs *local_dirs_new(void);
 void local_dirs_free(struct local_dirs *d);
+
+/* Reads a log and writes changes to it from now on. */
+int local_dirs_open_log(struct local_dirs *d, const char *path, struct mcfs_error *err);
+
+/* Writes what has changed by itself, and the log anew when most of it is outdated. */
+void local_dirs_flush(struct local_dirs *d);
 
 /* Keeps a directory (attr NULL: attributes as they are); 0 or -1 without memory. */
 int local_dirs_keep(struct local_dirs *d, struct mcfs_slice tenant, struct mcfs_slice prefix,

@@ -131,10 +131,14 @@ static int check_mountpoint(const char *mountpoint, struct mcfs_error *err)
 static void *janitor_main(void *arg)
 {
     struct run *run = arg;
-    int64_t next_expire = mcfs_mono_ms() + TEMP_EXPIRE_MS;
+    int64_t next_expire = mcfs_mono_ms() + TEMP_EXPIRE_MS, next_flush = 0;
     while (!atomic_load(&run->stopping)) {
         poll(NULL, 0, JANITOR_MS / 10);
         claims_sweep(&run->fs, false);
+        if (mcfs_mono_ms() >= next_flush) {
+            local_dirs_flush(run->fs.dirs);
+            next_flush = mcfs_mono_ms() + JANITOR_MS;
+        }
         if (mcfs_mono_ms() >= next_expire) {
             temp_names_expire(run->fs.temps);
             next_expire = mcfs_mono_ms() + TEMP_EXPIRE_MS;
@@ -239,7 +243,9 @@ static int start_parts(struct run *run, const struct source *source, struct stat
                            : NULL;
     if (!fs->inodes || !fs->history || !fs->dirs || !fs->temps)
         return mcfs_fail_errno(err, ENOMEM, "mount");
-    if (temp_names_recover(fs->temps, err) || start_node(run, source, state, err))
+    _cleanup_free_ char *directories = state_dir_path(state, "directories");
+    if (local_dirs_open_log(fs->dirs, directories, err) || temp_names_recover(fs->temps, err) ||
+        start_node(run, source, state, err))
         return -1;
     int rc = pthread_create(&run->janitor, NULL, janitor_main, run);
     if (rc)
@@ -275,6 +281,8 @@ static int stop_parts(struct run *run, struct mcfs_error *err)
     inode_table_free(fs->inodes); /* closes what readers are left, before the store goes */
     rc = node_stop(fs->node, err);
     history_free(fs->history);
+    if (fs->dirs)
+        local_dirs_flush(fs->dirs);
     local_dirs_free(fs->dirs);
     if (fs->staging_dir)
         staging_drop_spares(fs->staging_dir);

@@ -4,6 +4,7 @@ import ctypes
 import errno
 import mmap
 import os
+import signal
 import stat
 import subprocess
 import threading
@@ -198,6 +199,66 @@ def test_attributes_are_kept_across_restart(mount):
         assert (st.st_mode & 0o7777, st.st_uid, st.st_gid) == (0o640, 1000, 1001)
         assert st.st_mtime_ns == 1_111_111_111_987_654_321
         assert st.st_ino == ino
+
+
+def directory_facts(root):
+    out = {}
+    for at, dirs, _ in os.walk(root):
+        for d in dirs:
+            st = os.stat(os.path.join(at, d))
+            out[os.path.relpath(os.path.join(at, d), root)] = (st.st_mode, st.st_uid, st.st_gid,
+                                                               st.st_mtime_ns, st.st_ino)
+    return out
+
+
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
+def test_directories_are_kept_across_restart(mount, end):
+    """Empty ones, their modes, owners and times, and what rmdir and chmod changed."""
+    for d in ("empty/below/deep", "full", "gone/x", "old name"):
+        os.makedirs(mount.key(d))
+    write(mount.key("full/k"), b"k")
+    os.chmod(mount.key("empty"), 0o2750)
+    os.chown(mount.key("full"), 1000, 1001)
+    os.rmdir(mount.key("gone/x"))
+    os.rmdir(mount.key("gone"))
+    os.rename(mount.key("old name"), mount.key("new %25"))
+    os.utime(mount.key("full"), ns=(1, 1_234_567_890_123_456_789))
+    os.utime(mount.key("empty/below"), ns=(1, 987_654_321))
+    before = directory_facts(mount.keys)
+    assert set(before) == {"empty", "empty/below", "empty/below/deep", "full", "new %25"}
+    for _ in range(2):
+        mount.kill(end)
+        mount.start()
+        assert directory_facts(mount.keys) == before
+    os.unlink(mount.key("full/k"))  # stays, until rmdir
+    mount.kill(end)
+    mount.start()
+    assert os.listdir(mount.key("full")) == []
+    for d in ("empty/below/deep", "empty/below", "empty", "full", "new %25"):
+        os.rmdir(mount.key(d))
+    mount.kill(end)
+    mount.start()
+    assert os.listdir(mount.keys) == []
+
+
+def test_damaged_directory_log(mount):
+    """What stands before the damage counts, what stands behind it is kept aside and named."""
+    os.mkdir(mount.key("one"), 0o700)
+    log = os.path.join(mount.state, "directories")
+    whole = os.path.getsize(log)
+    os.mkdir(mount.key("two"))
+    mount.kill()
+    with open(log, "r+b") as f:
+        f.seek(whole + 12)
+        f.write(b"\xff")
+    mount.start()
+    assert os.listdir(mount.keys) == ["one"] and os.stat(mount.key("one")).st_mode & 0o777 == 0o700
+    assert log + ".damaged" in mount.log_text() and os.path.exists(log + ".damaged")
+    os.mkdir(mount.key("two"))
+    mount.kill()
+    os.truncate(log, os.path.getsize(log) - 3)
+    mount.start()
+    assert os.listdir(mount.keys) == ["one"]
 
 
 def test_mmap_read_and_write(mount):
