@@ -10,6 +10,7 @@ static void drop(struct fs *fs, struct claim *c)
 {
     struct inode *w = c->inode;
     c->inode = NULL;
+    w->claimed = false;
     if (!w->opens)
         w->gone = true;
     inode_unref(fs->inodes, w);

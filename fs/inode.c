@@ -281,6 +281,23 @@ struct inode *inode_find_writer(struct inode_table *t, struct mcfs_slice tenant,
     return NULL;
 }
 
+struct inode *inode_find_open_writer(struct inode_table *t, struct mcfs_slice tenant,
+                                     struct mcfs_slice key, int pid, uint64_t version)
+{
+    uint64_t hash = hash_name(tenant, key);
+    struct stripe *s = stripe_of(t, hash);
+    MCFS_LOCK_SCOPE(&s->lock);
+    for (struct inode *i = first(s, hash, tenant, key); i; i = i->next) {
+        if (i->kind == INODE_WRITER && !i->gone && i->opens &&
+            (i->published ? i->published : i->base_version) == version &&
+            same_process(pid, i->pid)) {
+            i->refs++;
+            return i;
+        }
+    }
+    return NULL;
+}
+
 void inode_for_key(struct inode_table *t, struct mcfs_slice tenant, struct mcfs_slice key,
                    void (*fn)(struct inode *inode, void *arg), void *arg)
 {

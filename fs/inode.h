@@ -83,7 +83,8 @@ struct inode {
     atomic_bool dirty;   /* holds what is not published */
     atomic_bool claimed; /* made for an open or truncate that comes back in a moment */
     bool no_replace;
-    uint64_t published; /* version that it was last published as, 0: never */
+    uint64_t base_version; /* of the object that it started from, 0: none */
+    uint64_t published;    /* version that it was last published as, 0: never */
 };
 
 struct inode_table;
@@ -106,6 +107,11 @@ struct inode *inode_make(struct inode_table *t, enum inode_kind kind, struct mcf
 /* The inode if it is there; daemon reference raised. */
 struct inode *inode_find(struct inode_table *t, enum inode_kind kind, struct mcfs_slice tenant,
                          struct mcfs_slice key, uint64_t version);
+
+/* A writer that a process has open and that holds what the object of this version holds: a second
+ * descriptor of that process is one of the same file.  Daemon reference raised. */
+struct inode *inode_find_open_writer(struct inode_table *t, struct mcfs_slice tenant,
+                                     struct mcfs_slice key, int pid, uint64_t version);
 
 /* A writer of a key with something unpublished (or just claimed) that belongs to the process of
  * thread `pid`; pid 0: to any. */

@@ -136,6 +136,9 @@ int fs_resolve(struct fs *fs, struct inode *parent, const char *name, int pid,
         loop_may_wait();
         return view_lookup(fs, parent, name, cancel, e, err);
     }
+    if (strlen(name) > NAME_PIECE_MAX)
+        return mcfs_fail_errno(err, ENAMETOOLONG, "a component of more than %d bytes",
+                               NAME_PIECE_MAX);
     _cleanup_buf_ struct mcfs_buf key = MCFS_BUF_INIT;
     mcfs_buf_append(&key, prefix.data, prefix.len);
     enum name_kind kind = namespace_decode(mcfs_slice_str(name), &key);

@@ -16,6 +16,8 @@ static int name_key(struct fs *fs, struct inode *parent, const char *name, struc
         return mcfs_fail_errno(err, parent->kind == INODE_ROOT ? EPERM : EROFS, "'%s'", name);
     if (fs->options->ro)
         return mcfs_fail_errno(err, EROFS, "'%s'", name);
+    if (strlen(name) > NAME_PIECE_MAX)
+        return mcfs_fail_errno(err, ENAMETOOLONG, "name");
     struct mcfs_slice prefix = inode_key(parent);
     mcfs_buf_append(key, prefix.data, prefix.len);
     enum name_kind kind = namespace_decode(mcfs_slice_str(name), key);
@@ -478,8 +480,11 @@ void fs_rename(fuse_req_t req, fuse_ino_t parent_ino, const char *name, fuse_ino
                            .pid = fuse_req_ctx(req)->pid,
                            .cancel = &c.cancel};
         rc = rename_any(&r, &err);
-        if (rc == 0)
+        if (rc == 0) {
             keep_parent(fs, parent, &c.cancel);
+            local_dirs_touch(fs->dirs, inode_tenant(newparent), inode_key(newparent),
+                             mcfs_wall_ns());
+        }
         fs_cancel_end(&c);
     }
     atomic_fetch_add_explicit(&fs->counters.renames, 1, memory_order_relaxed);

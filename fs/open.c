@@ -150,15 +150,35 @@ static int open_reader(struct fs *fs, struct handle *h, const struct mcfs_cancel
     return 0;
 }
 
+/* A second descriptor of a process on what it has open for writing is one of the same file. */
+static bool claim_open_writer(struct fs *fs, struct inode *inode, int pid)
+{
+    struct inode *w = inode_find_open_writer(fs->inodes, inode_tenant(inode), inode_key(inode), pid,
+                                             inode->version);
+    if (!w)
+        return false;
+    {
+        MCFS_LOCK_SCOPE(&w->lock);
+        if (w->kind == INODE_WRITER && w->staging && w->opens) {
+            claim_add(fs, w); /* its last close waits for us */
+            return true;
+        }
+    }
+    inode_unref(fs->inodes, w);
+    return false;
+}
+
 /* An object is opened for writing: the process gets an inode of its own for that. */
 static int claim_writer(struct fs *fs, struct inode *inode, int pid,
                         const struct mcfs_cancel *cancel, struct mcfs_error *err)
 {
-    struct inode *w =
-        writer_new(fs, inode_tenant(inode), inode_key(inode), pid, inode, cancel, err);
-    if (!w)
-        return -1;
-    claim_add(fs, w);
+    if (!claim_open_writer(fs, inode, pid)) {
+        struct inode *w =
+            writer_new(fs, inode_tenant(inode), inode_key(inode), pid, inode, cancel, err);
+        if (!w)
+            return -1;
+        claim_add(fs, w);
+    }
     return mcfs_fail_errno(err, ESTALE, "open for writing");
 }
 
@@ -197,6 +217,8 @@ static int open_inode(struct fs *fs, struct inode *inode, struct handle *h, int 
     case INODE_TEMP:
         return open_staged(fs, h, flags, cancel, err);
     case INODE_CONTROL_FILE:
+        if (h->writable)
+            return mcfs_fail_errno(err, EROFS, "open");
         loop_may_wait();
         h->content_len = view_control_content(fs, inode, &h->content, err);
         return h->content_len < 0 ? -1 : 0;
@@ -259,6 +281,8 @@ static int new_key(struct fs *fs, struct inode *parent, const char *name, struct
         return mcfs_fail_errno(err, EROFS, "create");
     if (parent->kind != INODE_DIR)
         return mcfs_fail_errno(err, parent->kind == INODE_ROOT ? EPERM : EROFS, "create");
+    if (strlen(name) > NAME_PIECE_MAX)
+        return mcfs_fail_errno(err, ENAMETOOLONG, "create");
     struct mcfs_slice prefix = inode_key(parent);
     mcfs_buf_append(key, prefix.data, prefix.len);
     enum name_kind kind = namespace_decode(mcfs_slice_str(name), key);
@@ -318,6 +342,12 @@ static struct inode *create_inode(fuse_req_t req, struct inode *parent, const ch
     return w;
 }
 
+static void touch_parent(struct fs *fs, fuse_ino_t parent_ino)
+{
+    struct inode *parent = inode_from(fs->inodes, parent_ino);
+    local_dirs_touch(fs->dirs, inode_tenant(parent), inode_key(parent), mcfs_wall_ns());
+}
+
 void fs_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,
                struct fuse_file_info *fi)
 {
@@ -335,6 +365,7 @@ void fs_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,
     h->staged = h->writable = true;
     inode->opens++;
     attach(fs, h);
+    touch_parent(fs, parent);
     fi->direct_io = h->direct;
     fs_fill_entry(fs, inode, inode->kind == INODE_TEMP ? 1 : 0, &e);
     inode_give_to_kernel(fs->inodes, inode);
@@ -372,6 +403,7 @@ void fs_mknod(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode, 
         fs_reply_error(req, &err);
         return;
     }
+    touch_parent(fs, parent);
     fs_fill_entry(fs, inode, 0, &e);
     inode_give_to_kernel(fs->inodes, inode);
     fuse_reply_entry(req, &e);
@@ -465,7 +497,7 @@ void fs_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
         } else if (inode->kind == INODE_WRITER && inode->staging) {
             if (h->writable && writer_commit(fs, inode, false, NULL, &err))
                 mcfs_error("%.*s was not published: %s", MCFS_SLICE_ARG(inode_key(inode)), err.msg);
-            if (!inode->opens)
+            if (!inode->opens && !inode->claimed)
                 writer_finish(fs, inode);
         }
     }

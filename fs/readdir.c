@@ -45,6 +45,7 @@ struct dir_handle {
     uint64_t batch_start; /* cookie that the batch begins behind */
     uint64_t batch_next;  /* cookie to go on with; 0: this is the last one */
     size_t batch_at;      /* the entry that was listed last, for the next request */
+    bool begun;           /* `local` is filled */
     bool have_batch;
     struct mcfs_table pieces; /* of long names that were listed already */
 };
@@ -272,12 +273,29 @@ static int fetch(struct fs *fs, struct dir_handle *d, uint64_t cookie,
 
 /* ---- replies ---- */
 
-static void dir_free(struct fs *fs, struct dir_handle *d)
+static void forget_pieces(struct dir_handle *d)
 {
     char *piece;
     for (size_t i = 0; (piece = mcfs_table_next(&d->pieces, &i));)
         free(piece);
     mcfs_table_free(&d->pieces);
+    d->pieces = (struct mcfs_table)MCFS_TABLE_INIT(piece_hash);
+}
+
+/* A listing begins, for the first time or again (rewinddir): with what is there now. */
+static int begin_listing(struct fs *fs, struct dir_handle *d, const struct mcfs_cancel *cancel,
+                         struct mcfs_error *err)
+{
+    forget_pieces(d);
+    items_clear(&d->local);
+    d->have_batch = false;
+    d->begun = gather_local(fs, d, cancel, err) == 0;
+    return d->begun ? 0 : -1;
+}
+
+static void dir_free(struct fs *fs, struct dir_handle *d)
+{
+    forget_pieces(d);
     items_free(&d->local);
     items_free(&d->batch);
     inode_unref(fs->inodes, d->inode);
@@ -289,7 +307,6 @@ void fs_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 {
     struct fs *fs = fs_of(req);
     struct inode *inode = inode_from(fs->inodes, ino);
-    struct mcfs_error err = MCFS_ERROR_INIT;
     struct dir_handle *d = calloc(1, sizeof(*d));
     if (!d) {
         fuse_reply_err(req, ENOMEM);
@@ -299,16 +316,8 @@ void fs_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
     d->inode = inode_ref(fs->inodes, inode);
     d->pieces = (struct mcfs_table)MCFS_TABLE_INIT(piece_hash);
     fi->fh = (uint64_t)(uintptr_t)d;
-    struct fs_cancel c;
-    fs_cancel_begin(&c, req);
-    int rc = gather_local(fs, d, &c.cancel, &err);
-    fs_cancel_end(&c);
-    if (rc) {
+    if (fuse_reply_open(req, fi) == -ENOENT)
         dir_free(fs, d);
-        fs_reply_error(req, &err);
-    } else if (fuse_reply_open(req, fi) == -ENOENT) {
-        dir_free(fs, d);
-    }
 }
 
 void fs_releasedir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
@@ -423,17 +432,19 @@ void fs_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct f
     fs_cancel_begin(&c, req);
     pthread_mutex_lock(&d->lock);
     bool more = true;
-    if (part == PART_DOTS) {
+    if (off == 0 || !d->begun)
+        rc = begin_listing(fs, d, &c.cancel, &err);
+    if (rc == 0 && part == PART_DOTS) {
         more = list_dots(&r, &place);
         part = PART_LOCAL;
         place = 0;
     }
-    if (more && part == PART_LOCAL) {
+    if (rc == 0 && more && part == PART_LOCAL) {
         more = list_local(&r, &place);
         part = PART_MASTER;
         place = 0;
     }
-    if (more && part == PART_MASTER && d->inode->kind == INODE_DIR)
+    if (rc == 0 && more && part == PART_MASTER && d->inode->kind == INODE_DIR)
         rc = list_master(&r, place, &c.cancel, &err);
     pthread_mutex_unlock(&d->lock);
     fs_cancel_end(&c);

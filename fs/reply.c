@@ -134,7 +134,7 @@ void fs_fill_stat(struct fs *fs, const struct inode *inode, struct stat *st)
     st->st_size = inode_is_dir(inode) ? 0 : (off_t)inode->size;
     st->st_blocks = (st->st_size + 511) / 512;
     st->st_blksize = 1 << 17;
-    int64_t mtime_ns = attr.mtime_ns ? attr.mtime_ns : fs->started_ns;
+    int64_t mtime_ns = has_attr || attr.mtime_ns ? attr.mtime_ns : fs->started_ns;
     st->st_mtim = st->st_ctim = mcfs_timespec(mtime_ns);
     st->st_atim = mcfs_timespec(inode->atime_ns ? inode->atime_ns : mtime_ns);
     st->st_ino = inode->kind == INODE_ROOT ? 1 : fs_ino(tenant, key, inode_is_dir(inode));

@@ -13,6 +13,7 @@ struct inode *writer_new(struct fs *fs, struct mcfs_slice tenant, struct mcfs_sl
     if (!staging)
         return NULL;
     struct mcfs_attr attr = {.mode = MCFS_ATTR_DEFAULT_MODE, .mtime_ns = mcfs_wall_ns()};
+    uint64_t base_version = 0;
     if (base) {
         struct mcfs_master_object object;
         struct replica_reader *r = node_open(fs->node, tenant, key, &object, cancel, err);
@@ -22,6 +23,7 @@ struct inode *writer_new(struct fs *fs, struct mcfs_slice tenant, struct mcfs_sl
         }
         staging_set_base(staging, r, object.size);
         attr = object.attr;
+        base_version = object.version;
     }
     struct inode *w = inode_make(fs->inodes, INODE_WRITER, tenant, key);
     if (!w) {
@@ -30,6 +32,7 @@ struct inode *writer_new(struct fs *fs, struct mcfs_slice tenant, struct mcfs_sl
         return NULL;
     }
     w->staging = staging;
+    w->base_version = base_version;
     w->pid = pid;
     w->attr = attr;
     w->size = staging_size(staging);
