@@ -282,20 +282,25 @@ struct inode *inode_find_writer(struct inode_table *t, struct mcfs_slice tenant,
 }
 
 struct inode *inode_find_open_writer(struct inode_table *t, struct mcfs_slice tenant,
-                                     struct mcfs_slice key, int pid, uint64_t version)
+                                     struct mcfs_slice key, int pid, uint64_t version, bool *any)
 {
     uint64_t hash = hash_name(tenant, key);
     struct stripe *s = stripe_of(t, hash);
+    struct inode *found = NULL;
+    bool open = false;
     MCFS_LOCK_SCOPE(&s->lock);
-    for (struct inode *i = first(s, hash, tenant, key); i; i = i->next) {
-        if (i->kind == INODE_WRITER && !i->gone && i->opens &&
-            (i->published ? i->published : i->base_version) == version &&
-            same_process(pid, i->pid)) {
-            i->refs++;
-            return i;
-        }
+    for (struct inode *i = first(s, hash, tenant, key); i && !found; i = i->next) {
+        if (i->kind != INODE_WRITER || i->gone || !i->opens)
+            continue;
+        open = true;
+        if ((i->published ? i->published : i->base_version) == version && same_process(pid, i->pid))
+            found = i;
     }
-    return NULL;
+    if (found)
+        found->refs++;
+    if (any)
+        *any = open;
+    return found;
 }
 
 void inode_for_key(struct inode_table *t, struct mcfs_slice tenant, struct mcfs_slice key,

@@ -108,10 +108,11 @@ struct inode *inode_make(struct inode_table *t, enum inode_kind kind, struct mcf
 struct inode *inode_find(struct inode_table *t, enum inode_kind kind, struct mcfs_slice tenant,
                          struct mcfs_slice key, uint64_t version);
 
-/* A writer that a process has open and that holds what the object of this version holds: a second
- * descriptor of that process is one of the same file.  Daemon reference raised. */
+/* A writer that a process has open and that holds what the object of this version holds: for that
+ * process it is the file.  Daemon reference raised.  *any (may be NULL): some process has the key
+ * open for writing. */
 struct inode *inode_find_open_writer(struct inode_table *t, struct mcfs_slice tenant,
-                                     struct mcfs_slice key, int pid, uint64_t version);
+                                     struct mcfs_slice key, int pid, uint64_t version, bool *any);
 
 /* A writer of a key with something unpublished (or just claimed) that belongs to the process of
  * thread `pid`; pid 0: to any. */

@@ -70,19 +70,30 @@ static int give_dir(struct fs *fs, struct mcfs_slice tenant, struct mcfs_slice p
     return 0;
 }
 
-static int give_file(struct fs *fs, struct mcfs_slice tenant, struct mcfs_slice key,
+/* While a process has the key open for writing, its name is looked up each time: for that process
+ * it leads to what is being written. */
+static int give_file(struct fs *fs, struct mcfs_slice tenant, struct mcfs_slice key, int pid,
                      const struct mcfs_master_object *object, const struct node_lease *lease,
                      struct fuse_entry_param *e, struct mcfs_error *err)
 {
     struct seen seen = {object, lease};
+    bool written;
+    struct inode *writer =
+        inode_find_open_writer(fs->inodes, tenant, key, pid, object->version, &written);
+    if (writer)
+        return give(fs, writer, 0, e, err);
     struct inode *inode =
         inode_get(fs->inodes, INODE_FILE, tenant, key, object->version, init_file, &seen);
     uint64_t left_ms = inode ? note_lease(fs, inode, &seen) : 0;
-    return give(fs, inode, fs_timeout(fs, left_ms), e, err);
+    if (give(fs, inode, fs_timeout(fs, left_ms), e, err))
+        return -1;
+    if (written)
+        e->entry_timeout = 0;
+    return 0;
 }
 
 /* "<dir>/%=": the object whose key is the directory's name. */
-static int resolve_self(struct fs *fs, struct mcfs_slice tenant, struct mcfs_slice prefix,
+static int resolve_self(struct fs *fs, struct mcfs_slice tenant, struct mcfs_slice prefix, int pid,
                         const struct mcfs_cancel *cancel, struct fuse_entry_param *e,
                         struct mcfs_error *err)
 {
@@ -95,7 +106,7 @@ static int resolve_self(struct fs *fs, struct mcfs_slice tenant, struct mcfs_sli
         return -1;
     if (!found.has_object)
         return no_entry(key, err);
-    return give_file(fs, tenant, key, &found.object, &lease, e, err);
+    return give_file(fs, tenant, key, pid, &found.object, &lease, e, err);
 }
 
 static int resolve_plain(struct fs *fs, struct mcfs_slice tenant, struct mcfs_slice key, int pid,
@@ -125,7 +136,7 @@ static int resolve_plain(struct fs *fs, struct mcfs_slice tenant, struct mcfs_sl
         return give_dir(fs, tenant, dir, found.is_dir ? found.dir_mtime_ns : 0, e, err);
     if (!found.has_object)
         return no_entry(key, err);
-    return give_file(fs, tenant, key, &found.object, &lease, e, err);
+    return give_file(fs, tenant, key, pid, &found.object, &lease, e, err);
 }
 
 int fs_resolve(struct fs *fs, struct inode *parent, const char *name, int pid,
@@ -147,7 +158,7 @@ int fs_resolve(struct fs *fs, struct inode *parent, const char *name, int pid,
         return mcfs_fail_errno(err, ENOMEM, "lookup");
     switch (kind) {
     case NAME_SELF:
-        return resolve_self(fs, tenant, prefix, cancel, e, err);
+        return resolve_self(fs, tenant, prefix, pid, cancel, e, err);
     case NAME_PIECE:
         /* Only a full piece is one: "a%+" names nothing. */
         if (strlen(name) + 4 <= NAME_PIECE_MAX || key.len > MCFS_KEY_MAX)

@@ -154,7 +154,7 @@ static int open_reader(struct fs *fs, struct handle *h, const struct mcfs_cancel
 static bool claim_open_writer(struct fs *fs, struct inode *inode, int pid)
 {
     struct inode *w = inode_find_open_writer(fs->inodes, inode_tenant(inode), inode_key(inode), pid,
-                                             inode->version);
+                                             inode->version, NULL);
     if (!w)
         return false;
     {
@@ -182,6 +182,7 @@ static int claim_writer(struct fs *fs, struct inode *inode, int pid,
     return mcfs_fail_errno(err, ESTALE, "open for writing");
 }
 
+/* 1: what was being written has been published meanwhile, and is an object now. */
 static int open_staged(struct fs *fs, struct handle *h, int flags, const struct mcfs_cancel *cancel,
                        struct mcfs_error *err)
 {
@@ -189,7 +190,7 @@ static int open_staged(struct fs *fs, struct handle *h, int flags, const struct 
     loop_may_wait();
     MCFS_LOCK_SCOPE(&inode->lock);
     if (!inode->staging)
-        return mcfs_fail_errno(err, ESTALE, "open"); /* published meanwhile */
+        return inode->kind != INODE_TEMP && !inode->gone ? 1 : mcfs_fail_errno(err, ESTALE, "open");
     if (flags & O_TRUNC) {
         if (staging_truncate(inode->staging, 0, cancel, err))
             return -1;
@@ -203,6 +204,16 @@ static int open_staged(struct fs *fs, struct handle *h, int flags, const struct 
     return 0;
 }
 
+static int open_object(struct fs *fs, struct handle *h, const struct mcfs_cancel *cancel,
+                       struct mcfs_error *err)
+{
+    if (h->writable)
+        return claim_writer(fs, h->inode, h->pid, cancel, err);
+    if (h->inode->kind != INODE_FILE) /* another inode stands for the object: look again */
+        return mcfs_fail_errno(err, ESTALE, "open");
+    return open_reader(fs, h, cancel, err);
+}
+
 static int open_inode(struct fs *fs, struct inode *inode, struct handle *h, int flags,
                       const struct mcfs_cancel *cancel, struct mcfs_error *err)
 {
@@ -211,11 +222,12 @@ static int open_inode(struct fs *fs, struct inode *inode, struct handle *h, int 
         return mcfs_fail_errno(err, EROFS, "open");
     switch ((enum inode_kind)inode->kind) {
     case INODE_FILE:
-        return h->writable ? claim_writer(fs, inode, h->pid, cancel, err)
-                           : open_reader(fs, h, cancel, err);
+        return open_object(fs, h, cancel, err);
     case INODE_WRITER:
-    case INODE_TEMP:
-        return open_staged(fs, h, flags, cancel, err);
+    case INODE_TEMP: {
+        int rc = open_staged(fs, h, flags, cancel, err);
+        return rc == 1 ? open_object(fs, h, cancel, err) : rc;
+    }
     case INODE_CONTROL_FILE:
         if (h->writable)
             return mcfs_fail_errno(err, EROFS, "open");

@@ -87,10 +87,11 @@ static int set_staged(struct fs *fs, struct inode *inode, const struct stat *st,
         inode->attr.mtime_ns = mcfs_wall_ns();
         inode->size = staging_size(inode->staging);
     }
+    uint64_t version = inode->published ? inode->published : inode->base_version;
     if (wanted(st, to_set, &inode->attr) && inode->kind == INODE_WRITER && !inode->dirty &&
-        inode->published) {
+        version) {
         struct mcfs_attr attr = inode->attr;
-        if (node_set_attr(fs->node, inode_tenant(inode), inode_key(inode), inode->published,
+        if (node_set_attr(fs->node, inode_tenant(inode), inode_key(inode), version,
                           wanted(st, to_set, &attr), &attr, cancel, err) &&
             err->code != MCFS_OBJECT_NOT_FOUND && err->code != MCFS_REPLICA_IS_GONE)
             return -1;
