@@ -14,6 +14,7 @@ struct handle {
     int64_t content_len;
     bool staged; /* counts in the inode's `opens`; reads and writes go to its staging */
     bool writable;
+    bool writing;     /* counts in the inode's `writing`; under its lock */
     bool direct;      /* reads another version than the inode's */
     bool passing;     /* counts in the inode's passing_opens, */
     bool cached;      /* or in its cached_opens */
@@ -27,6 +28,16 @@ struct handle {
 static inline void handle_done(struct handle *h)
 {
     atomic_fetch_add_explicit(&h->uses, 1, memory_order_release);
+}
+
+/* Under the inode's lock: the handle is one that writes (again), or has been closed by its owner.
+ */
+static inline void handle_writes(struct handle *h, bool writing)
+{
+    if (!h || !h->writable || h->writing == writing)
+        return;
+    h->writing = writing;
+    atomic_fetch_add(&h->inode->writing, writing ? 1u : -1u);
 }
 
 /* Reads up to size bytes of what was opened, fewer only at its end; the count or -1. */

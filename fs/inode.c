@@ -293,7 +293,8 @@ struct inode *inode_find_open_writer(struct inode_table *t, struct mcfs_slice te
         if (i->kind != INODE_WRITER || i->gone || !i->opens)
             continue;
         open = true;
-        if ((i->published ? i->published : i->base_version) == version && same_process(pid, i->pid))
+        if (i->writing && (i->published ? i->published : i->base_version) == version &&
+            same_process(pid, i->pid))
             found = i;
     }
     if (found)

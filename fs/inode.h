@@ -79,7 +79,8 @@ struct inode {
     /* WRITER and TEMP */
     struct staging *staging;
     int pid;             /* thread that opened it */
-    uint32_t opens;      /* handles on it */
+    atomic_uint opens;   /* handles on it */
+    atomic_uint writing; /* of those, ones for writing that have not been closed since they wrote */
     atomic_bool dirty;   /* holds what is not published */
     atomic_bool claimed; /* made for an open or truncate that comes back in a moment */
     bool no_replace;
@@ -108,9 +109,9 @@ struct inode *inode_make(struct inode_table *t, enum inode_kind kind, struct mcf
 struct inode *inode_find(struct inode_table *t, enum inode_kind kind, struct mcfs_slice tenant,
                          struct mcfs_slice key, uint64_t version);
 
-/* A writer that a process has open and that holds what the object of this version holds: for that
- * process it is the file.  Daemon reference raised.  *any (may be NULL): some process has the key
- * open for writing. */
+/* A writer that a process has open (and has not closed: the kernel tells of the last descriptor's
+ * end later) and that holds what the object of this version holds: for that process it is the file.
+ * Daemon reference raised.  *any (may be NULL): some process has the key open for writing. */
 struct inode *inode_find_open_writer(struct inode_table *t, struct mcfs_slice tenant,
                                      struct mcfs_slice key, int pid, uint64_t version, bool *any);
 

@@ -104,7 +104,6 @@ void fs_write_buf(fuse_req_t req, fuse_ino_t ino, struct fuse_bufvec *in, off_t 
     struct mcfs_error err = MCFS_ERROR_INIT;
     struct fs_cancel c;
     const char *data;
-    (void)fi; /* pages written through mmap may come after the handle is gone */
     if (in->count == 1 && !(in->buf[0].flags & FUSE_BUF_IS_FD)) {
         data = in->buf[0].mem;
     } else {
@@ -126,6 +125,10 @@ void fs_write_buf(fuse_req_t req, fuse_ino_t ino, struct fuse_bufvec *in, off_t 
     } else {
         rc = staging_write(inode->staging, data, size, (uint64_t)off, &c.cancel, &err);
         if (rc == 0) {
+            /* Another descriptor of it may have been closed.  Pages written through mmap come with
+             * whatever handle the kernel picked, or late. */
+            if (!fi->writepage)
+                handle_writes(handle_of(fi), true);
             inode->dirty = true;
             inode->size = staging_size(inode->staging);
             inode->attr.mtime_ns = mcfs_wall_ns();

@@ -159,7 +159,7 @@ static bool claim_open_writer(struct fs *fs, struct inode *inode, int pid)
         return false;
     {
         MCFS_LOCK_SCOPE(&w->lock);
-        if (w->kind == INODE_WRITER && w->staging && w->opens) {
+        if (w->kind == INODE_WRITER && w->staging && w->writing) {
             claim_add(fs, w); /* its last close waits for us */
             return true;
         }
@@ -200,6 +200,7 @@ static int open_staged(struct fs *fs, struct handle *h, int flags, const struct 
     }
     inode->opens++;
     h->staged = true;
+    handle_writes(h, true);
     claim_take(fs, inode);
     return 0;
 }
@@ -376,6 +377,7 @@ void fs_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,
     }
     h->staged = h->writable = true;
     inode->opens++;
+    handle_writes(h, true);
     attach(fs, h);
     touch_parent(fs, parent);
     fi->direct_io = h->direct;
@@ -456,6 +458,8 @@ void fs_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
             rc = temp_names_keep(fs->temps, inode, &err);
         else if (inode->kind == INODE_WRITER)
             rc = writer_commit(fs, inode, false, &c.cancel, &err);
+        if (rc == 0)
+            handle_writes(h, false);
         fs_cancel_end(&c);
     }
     handle_done(h);
@@ -503,6 +507,7 @@ void fs_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
         loop_may_wait();
         MCFS_LOCK_SCOPE(&inode->lock);
         inode->opens--;
+        handle_writes(h, false);
         if (inode->kind == INODE_TEMP && !inode->gone && inode->staging && h->writable) {
             if (temp_names_keep(fs->temps, inode, &err))
                 mcfs_error("%.*s was not published: %s", MCFS_SLICE_ARG(inode_key(inode)), err.msg);

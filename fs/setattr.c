@@ -62,8 +62,9 @@ static int set_file(struct fs *fs, struct inode *inode, const struct stat *st, i
     if (valid && inode->gone) {
         inode->attr = attr; /* an open file without a name: nobody else sees it */
     } else if (valid) {
-        if (node_set_attr(fs->node, inode_tenant(inode), inode_key(inode), inode->version, valid,
-                          &attr, cancel, err)) {
+        uint64_t version = inode->kind == INODE_FILE ? inode->version : inode->published;
+        if (node_set_attr(fs->node, inode_tenant(inode), inode_key(inode), version, valid, &attr,
+                          cancel, err)) {
             if (err->code != MCFS_OBJECT_NOT_FOUND && err->code != MCFS_REPLICA_IS_GONE)
                 return -1;
             inode->gone = true;
@@ -124,7 +125,10 @@ void fs_setattr(fuse_req_t req, fuse_ino_t ino, struct stat *attr, int to_set,
     }
     fs_cancel_begin(&c, req);
     pthread_mutex_lock(&inode->lock);
-    switch ((enum inode_kind)inode->kind) {
+    enum inode_kind kind = inode->kind;
+    if (kind == INODE_WRITER && !inode->staging) /* published, and another inode stands for it */
+        kind = INODE_FILE;
+    switch (kind) {
     case INODE_DIR:
         rc = set_dir(fs, inode, attr, to_set, &err);
         break;
