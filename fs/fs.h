@@ -191,6 +191,8 @@ void fs_push(struct fs *fs, struct inode *inode, const void *data, size_t len);
 /* invalidate.c: the mount's part in recalls. */
 void fs_recall(void *arg, struct mcfs_slice tenant, struct mcfs_slice key, uint64_t version);
 void fs_session_lost(void *arg);
+/* Has the kernel look every name up again that it knows (where it can: Linux 6.16). */
+void fs_forget_names(struct fs *fs);
 /* The mount is about to go. */
 void fs_stop_notifying(struct fs *fs);
 

@@ -84,8 +84,8 @@ struct inode {
     atomic_bool dirty;   /* holds what is not published */
     atomic_bool claimed; /* made for an open or truncate that comes back in a moment */
     bool no_replace;
-    uint64_t base_version; /* of the object that it started from, 0: none */
-    uint64_t published;    /* version that it was last published as, 0: never */
+    _Atomic uint64_t base_version; /* of the object that it started from, 0: none */
+    _Atomic uint64_t published;    /* version that it was last published as, 0: never */
 };
 
 struct inode_table;

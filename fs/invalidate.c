@@ -29,6 +29,14 @@ static int new_epoch(struct fs *fs)
     return -1;
 }
 
+void fs_forget_names(struct fs *fs)
+{
+    pthread_rwlock_rdlock(&fs->notify_lock);
+    if (fs->mounted)
+        new_epoch(fs);
+    pthread_rwlock_unlock(&fs->notify_lock);
+}
+
 static void drop_name(struct fs *fs, struct mcfs_slice tenant, struct mcfs_slice key)
 {
     const char *slash = memrchr(key.data, '/', key.len);

@@ -207,18 +207,48 @@ static void mark_moved(struct inode *inode, void *arg)
         inode->moved = true;
 }
 
+struct version_of_key {
+    uint64_t version;
+    struct inode *inode;
+};
+
+static void find_version(struct inode *inode, void *arg)
+{
+    struct version_of_key *f = arg;
+    bool it_is = inode->kind == INODE_FILE ? inode->version == f->version
+                                           : inode->kind == INODE_WRITER && !inode->gone &&
+                                                 inode->published == f->version;
+    if (it_is && !f->inode) {
+        inode->refs++; /* under the table's lock */
+        f->inode = inode;
+    }
+}
+
+static struct inode *inode_of(const struct rename *r, struct mcfs_slice key, uint64_t version)
+{
+    struct version_of_key f = {version, NULL};
+    inode_for_key(r->fs->inodes, r->tenant, key, find_version, &f);
+    return f.inode;
+}
+
 /* The inode of an object goes with its name: same bytes, so same pages.  (Other inodes of the key
- * are older versions that somebody has open.)  The caller has found it by its version. */
+ * are older versions that somebody has open.)  It may still be the writer's whose close published
+ * it. */
 static void move_inode(struct fs *fs, struct inode *inode, struct mcfs_slice to, uint64_t version)
 {
-    if (!inode)
+    if (!inode) {
+        fs_forget_names(fs);
         return;
+    }
     {
         MCFS_LOCK_SCOPE(&inode->lock);
-        if (inode_rename(fs->inodes, inode, INODE_FILE, to, version))
+        bool writer = inode->kind == INODE_WRITER;
+        if (inode_rename(fs->inodes, inode, inode->kind, to, writer ? 0 : version))
             inode_unlink(fs->inodes, inode);
         else
             inode->moved = false;
+        if (writer)
+            inode->published = version;
     }
     inode_unref(fs->inodes, inode);
 }
@@ -287,11 +317,19 @@ static int object_to_temp(const struct rename *r, struct mcfs_error *err)
             return -1;
         }
     }
+    int rc = node_remove(fs->node, r->tenant, r->from, false, r->cancel, err);
+    if (rc == 0) {
+        struct inode *object_inode =
+            inode_find(fs->inodes, INODE_FILE, r->tenant, r->from, object.version);
+        inode_for_key(fs->inodes, r->tenant, r->from, mark_gone, NULL);
+        if (object_inode && !temp_names_take_over(fs->temps, temp, object_inode)) {
+            object_inode->moved = true;
+            fs_forget_names(fs);
+        }
+        inode_unref(fs->inodes, object_inode);
+    }
     inode_unref(fs->inodes, temp);
-    if (node_remove(fs->node, r->tenant, r->from, false, r->cancel, err))
-        return -1;
-    inode_for_key(fs->inodes, r->tenant, r->from, mark_gone, NULL);
-    return 0;
+    return rc;
 }
 
 static bool is_temp_key(struct fs *fs, struct mcfs_slice key)
@@ -349,8 +387,7 @@ static int rename_file(const struct rename *r, struct mcfs_error *err)
         return rc;
     inode_for_key(fs->inodes, r->tenant, r->from, mark_moved, NULL);
     inode_for_key(fs->inodes, r->tenant, r->to, mark_gone, NULL);
-    move_inode(fs, inode_find(fs->inodes, INODE_FILE, r->tenant, r->from, out.from_version), r->to,
-               out.version);
+    move_inode(fs, inode_of(r, r->from, out.from_version), r->to, out.version);
     return 0;
 }
 
@@ -388,8 +425,7 @@ static int exchange_objects(const struct rename *r, struct mcfs_error *err)
         return -1;
     inode_for_key(fs->inodes, r->tenant, r->from, mark_moved, NULL);
     inode_for_key(fs->inodes, r->tenant, r->to, mark_moved, NULL);
-    struct inode *a = inode_find(fs->inodes, INODE_FILE, r->tenant, r->from, v[0]);
-    struct inode *b = inode_find(fs->inodes, INODE_FILE, r->tenant, r->to, v[1]);
+    struct inode *a = inode_of(r, r->from, v[0]), *b = inode_of(r, r->to, v[1]);
     move_inode(fs, a, r->to, v[3]);
     move_inode(fs, b, r->from, v[2]);
     return 0;

@@ -175,6 +175,30 @@ int temp_names_keep(struct temp_names *t, struct inode *inode, struct mcfs_error
     return 0;
 }
 
+bool temp_names_take_over(struct temp_names *t, struct inode *temp, struct inode *object)
+{
+    struct mcfs_slice key = inode_key(temp);
+    MCFS_LOCK_SCOPE(&temp->lock);
+    MCFS_LOCK_SCOPE(&object->lock);
+    /* What passes through to a backing file cannot be opened in another way meanwhile. */
+    if (object->passing_opens || list_add(t, object))
+        return false;
+    if (inode_rename(t->inodes, object, INODE_TEMP, key, 0)) {
+        temp_names_forget(t, object);
+        return false;
+    }
+    object->gone = false;
+    object->staging = temp->staging;
+    object->size = temp->size;
+    object->attr = temp->attr;
+    object->dirty = temp->dirty;
+    temp->staging = NULL;
+    temp->gone = true;
+    inode_unlink(t->inodes, temp);
+    temp_names_forget(t, temp);
+    return true;
+}
+
 static void remove_label(struct inode *inode)
 {
     const char *content = inode->staging ? staging_path(inode->staging) : NULL;

@@ -35,7 +35,7 @@ def generate(rng, count):
             ("append", name, min(size, 70000), i), ("truncate", name, size), ("mwrite", name, off, 50, i),
             ("zero", name, off, min(size, 70000)), ("copy", name, other, off, min(size, 200000)),
             ("read", name, off, size), ("read", name, off, size), ("mread", name), ("stat", name), ("list",),
-            ("rename", name, other), ("exchange", name, other), ("unlink", name),
+            ("rename", name, other), ("backup", name, other), ("exchange", name, other), ("unlink", name),
             ("open", slot, name), ("open", slot, name), ("check", slot, off), ("check", slot, off), ("close", slot),
             ("wopen", slot, name), ("wwrite", slot, off, min(size, 50000), i), ("wwrite", slot, off, min(size, 50000), i),
             ("wtruncate", slot, size), ("wsync", slot), ("wclose", slot), ("wclose", slot),
@@ -209,6 +209,15 @@ class Run:
         if name != other:
             del self.files[name]
 
+    def do_backup(self, name, other):
+        """Over a temporary name, as editors and git do."""
+        if self.written(name) or self.written(other) or name not in self.files:
+            return
+        os.rename(self.path(name), self.path(name) + ".tmp")
+        same("under a temporary name", self.full_read(name + ".tmp"), self.files[name])
+        os.rename(self.path(name) + ".tmp", self.path(other))
+        self.files[other] = self.files.pop(name) if name != other else self.files[name]
+
     def do_exchange(self, name, other):
         if self.written(name) or self.written(other) or name not in self.files or other not in self.files:
             return
@@ -364,7 +373,7 @@ def attempt(mount, ops, serial=[0]):
 TRIES = int(os.environ.get("MCFS_FSX_TRIES", "120"))  # runs that shrinking may take
 
 
-def shrink(mount, ops, tries=TRIES):
+def shrink(mount, ops, tries):
     """Leaves out what is not needed to fail."""
     size = max(1, len(ops) // 2)
     while size and tries:
@@ -385,6 +394,6 @@ def check(mount, seed, count):
     wrong = attempt(mount, ops)
     if wrong:
         died = mount.log_text()[-2000:] if not os.path.isdir(mount.keys) else ""
-        few = shrink(mount, ops)
+        few = shrink(mount, ops, TRIES)
         raise AssertionError(f"seed {seed}: {wrong}\nshrunk to {few}\nwhich gives {attempt(mount, few)}\n{died}"
                              if TRIES else f"seed {seed}: {wrong}\n{died}")

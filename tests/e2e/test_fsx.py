@@ -33,6 +33,7 @@ def test_a_wrong_byte_is_found_and_shrunk(mount, monkeypatch):
         if self.files.get(name):
             self.files[name] = b"?" + self.files[name][1:]
     monkeypatch.setattr(fsx.Run, "do_truncate", wrong)
+    monkeypatch.setattr(fsx, "TRIES", 120)
     with pytest.raises(AssertionError) as e:
         for seed in range(5):
             fsx.check(mount, seed, 60)

@@ -45,6 +45,25 @@ def test_an_older_version_that_is_open_stays_behind(mount):
     assert not os.path.exists(mount.key("f"))
 
 
+def test_an_object_that_gets_a_temporary_name(mount):
+    """As git does with packs: written, given a temporary name, changed under it, and published under a third."""
+    for size in (500, 2 << 20):
+        data = os.urandom(size)
+        write(mount.key("tmp_pack"), data)
+        assert os.stat(mount.key("tmp_pack")).st_size == size  # so that the kernel knows the name
+        with open(mount.key("tmp_pack"), "rb") as f:
+            os.rename(mount.key("tmp_pack"), mount.key(".tmp-12-pack"))
+            os.chmod(mount.key(".tmp-12-pack"), 0o444)
+            assert read(mount.key(".tmp-12-pack")) == data
+            os.rename(mount.key(".tmp-12-pack"), mount.key("pack"))
+            st = os.stat(mount.key("pack"))
+            assert (st.st_mode & 0o777, st.st_size, st.st_nlink) == (0o444, size, 1)
+            assert read(mount.key("pack")) == data and f.read() == data
+        mount.forget_names()
+        assert read(mount.key("pack")) == data and os.listdir(mount.keys) == ["pack"]
+        os.unlink(mount.key("pack"))
+
+
 @pytest.mark.parametrize("sizes", [(10, 5000), (3 << 20, 5), (0, 2 << 20), (2 << 20, 3 << 20)])
 def test_exchange(mount, sizes):
     a, b = (os.urandom(n) for n in sizes)

@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tools and real trees."""
+import hashlib
 import os
 import random
 import shutil
 import signal
+import subprocess
+import time
 
-from harness import Master, Mount, run, wait_until
+import pytest
+from harness import Mount, run
 
 
 def tree_files(root):
@@ -84,3 +88,159 @@ def test_real_tree_survives_everything(world):
     compare(src, again.key("tree"))
     text = open(os.path.join(fresh, "master.log")).read()
     assert f"snapshot {ident} restored" in text
+
+
+def sha256(path):
+    with open(path, "rb") as f:
+        return hashlib.sha256(f.read()).hexdigest()
+
+
+def test_mv_and_cp(world, mount):
+    """Within the mount, in, out; directories with keys in them are copied by mv, as between file systems."""
+    src = copy_tree(world, "/usr/include/linux/netfilter", 50)
+    run("cp", "-a", src, mount.key("a"))
+    run("mv", mount.key("a"), mount.key("b"))
+    assert os.listdir(mount.keys) == ["b"]
+    compare(src, mount.key("b"))
+    run("mv", mount.key("b", "nf_log.h"), mount.key("b", "renamed.h"))
+    run("mv", mount.key("b", "renamed.h"), mount.key("b", "nf_log.h"))
+    run("cp", "--reflink=auto", "--sparse=always", mount.key("b", "nf_log.h"), mount.key("copy"))
+    run("cmp", mount.key("copy"), os.path.join(src, "nf_log.h"))
+    run("mv", mount.key("b"), world.path("out"))
+    compare(src, world.path("out"))
+    assert os.listdir(mount.keys) == ["copy"]
+
+
+@pytest.mark.parametrize("words", [["--partial"], ["--partial", "--inplace"], ["--partial-dir=.part"]])
+def test_rsync_interrupted_and_resumed(world, mount, words):
+    src = world.path("src")
+    os.mkdir(src)
+    for i in range(3):
+        with open(os.path.join(src, f"f{i}"), "wb") as f:
+            f.write(random.Random(i).randbytes(6 << 20))
+    for end in (signal.SIGINT, signal.SIGKILL):
+        p = subprocess.Popen(["rsync", "-a", "--bwlimit=8m", *words, src + "/", mount.key("t") + "/"],
+                             stderr=subprocess.DEVNULL)
+        time.sleep(0.8)
+        p.send_signal(end)
+        p.wait()
+    run("rsync", "-a", *words, src + "/", mount.key("t") + "/")
+    compare(src, mount.key("t"))
+    with open(os.path.join(src, "f1"), "r+b") as f:  # a delta against what is there
+        f.seek(3 << 20)
+        f.write(b"changed")
+    run("rsync", "-a", "--no-whole-file", *words, src + "/", mount.key("t") + "/")
+    compare(src, mount.key("t"))
+    assert run("rsync", "-ai", src + "/", mount.key("t") + "/").stdout == b""
+
+
+def test_cpio_zip(world, mount):
+    src = copy_tree(world, "/usr/include/linux", 500)
+    run("sh", "-c", f"cd {src} && find . -depth -type f | cpio -o -H newc > {mount.key('a.cpio')} && "
+                    f"zip -q -r {mount.key('a.zip')} .")
+    os.mkdir(mount.key("c"))
+    run("sh", "-c", f"cd {mount.key('c')} && cpio -i -d -m < {mount.key('a.cpio')}")
+    compare(src, mount.key("c"))
+    run("unzip", "-q", mount.key("a.zip"), "-d", mount.key("z"))
+    compare(src, mount.key("z"))
+    run("unzip", "-q", "-t", mount.key("a.zip"))
+
+
+def test_find_du_df_dd_sha256sum(world, mount):
+    os.makedirs(mount.key("d/e"))
+    run("dd", "if=/dev/urandom", "of=" + mount.key("d/big"), "bs=1M", "count=5", "conv=fsync")
+    run("dd", "if=/dev/urandom", "of=" + mount.key("d/e/small"), "bs=1000", "count=3", "oflag=direct,append",
+        "conv=notrunc")
+    run("dd", "if=/dev/zero", "of=" + mount.key("d/big"), "bs=4096", "seek=10", "count=1", "conv=notrunc")
+    with open(mount.key("d/big"), "rb") as f:
+        f.seek(40960)
+        assert f.read(4096) == bytes(4096)
+    found = run("find", mount.keys, "-type", "f", "-size", "+1M", "-newermt", "2020-01-01").stdout
+    assert found == mount.key("d/big").encode() + b"\n"
+    assert int(run("du", "-sb", "--apparent-size", mount.key("d/e")).stdout.split()[0]) == 3000
+    assert int(run("du", "-s", "-B1", mount.key("d/big")).stdout.split()[0]) == 5 << 20
+    used, inodes = run("df", "--output=used,iused", "-B1", mount.keys).stdout.split()[-2:]
+    assert int(used) >= 5 << 20 and int(inodes) == 2
+    sums = run("sh", "-c", f"cd {mount.keys} && find . -type f | sort | xargs sha256sum").stdout
+    with open(world.path("sums"), "wb") as f:
+        f.write(sums)
+    mount.kill()
+    mount.start()
+    run("sh", "-c", f"cd {mount.keys} && sha256sum -c --quiet {world.path('sums')}")
+    run("dd", "if=" + mount.key("d/big"), "of=" + world.path("copy"), "bs=1M", "iflag=direct")
+    assert sha256(world.path("copy")) == sha256(mount.key("d/big"))
+
+
+def test_editors(world, mount):
+    with open(mount.key("text"), "w") as f:
+        f.write("one\ntwo\nthree\n")
+    os.chmod(mount.key("text"), 0o640)
+    run("sed", "-i", "s/two/2/", mount.key("text"))
+    assert open(mount.key("text")).read() == "one\n2\nthree\n"
+    assert os.stat(mount.key("text")).st_mode & 0o777 == 0o640
+    run("sed", "-i.bak", "s/one/1/", mount.key("text"))
+    assert open(mount.key("text.bak")).read() == "one\n2\nthree\n"
+    for words in ([], ["-c", "set nowritebackup"], ["-c", "set backupcopy=yes"]):
+        run("vim.tiny", "-u", "NONE", "-es", *words, "-c", "normal Goadded", "-c", "wq", mount.key("text"),
+            stdin=subprocess.DEVNULL)
+    assert open(mount.key("text")).read() == "1\n2\nthree\n" + "added\n" * 3
+    assert set(os.listdir(mount.keys)) == {"text", "text.bak"}
+
+
+def test_git(world, mount):
+    """A repository on the mount: cloned, worked in, checked, cloned from."""
+    src = world.path("repo")
+    env = dict(os.environ, HOME=world.dir.name, GIT_AUTHOR_NAME="a", GIT_AUTHOR_EMAIL="a@b", GIT_COMMITTER_NAME="a",
+               GIT_COMMITTER_EMAIL="a@b", GIT_CONFIG_NOSYSTEM="1")
+
+    def git(*words):
+        return run("git", "-c", "init.defaultBranch=main", "-c", "safe.directory=*", *words, env=env).stdout
+
+    git("init", "-q", src)
+    for i in range(30):
+        with open(os.path.join(src, f"f{i}"), "w") as f:
+            f.write(f"{i}\n" * 500)
+        git("-C", src, "add", ".")
+        git("-C", src, "commit", "-qm", str(i))
+    on = mount.key("clone")
+    git("clone", "-q", "file://" + src, on)
+    assert git("-C", on, "rev-parse", "HEAD") == git("-C", src, "rev-parse", "HEAD")
+    assert git("-C", on, "status", "--porcelain") == b""
+    with open(os.path.join(on, "f3"), "a") as f:
+        f.write("more\n")
+    os.unlink(os.path.join(on, "f4"))
+    git("-C", on, "checkout", "-qb", "topic")
+    git("-C", on, "commit", "-qam", "change")
+    git("-C", on, "checkout", "-q", "main")
+    git("-C", on, "merge", "-q", "topic")
+    git("-C", on, "gc", "-q")
+    git("-C", on, "fsck", "--strict")
+    mount.kill()
+    mount.start()
+    git("-C", on, "fsck", "--strict")
+    git("clone", "-q", on, world.path("again"))
+    run("diff", "-r", "--exclude=.git", on, world.path("again"))
+
+
+def test_sqlite(mount):
+    db = mount.key("data.db")
+    for journal in ("delete", "truncate", "persist", "memory"):
+        sql = f"""pragma journal_mode={journal}; create table if not exists t(k integer primary key, v blob);
+        begin; with recursive n(i) as (select 1 union all select i+1 from n where i<2000)
+        insert or replace into t select i, randomblob(500) from n; commit;
+        begin; delete from t where k % 3 = 0; rollback; update t set v = zeroblob(10) where k = 7;"""
+        run("sqlite3", db, sql)
+        assert run("sqlite3", db, "select count(*), length(v) from t where k = 7 or k = 7; pragma integrity_check;").stdout \
+            == b"1|10\nok\n"
+    mount.kill()
+    mount.start()
+    assert run("sqlite3", db, "select count(*) from t; pragma integrity_check;").stdout == b"2000\nok\n"
+    run("sqlite3", db, "vacuum;")
+    assert run("sqlite3", db, "pragma integrity_check;").stdout == b"ok\n"
+
+
+@pytest.mark.parametrize("rw", ["write", "randwrite"])
+def test_fio_verify(mount, rw):
+    run("fio", "--name=v", "--directory=" + mount.keys, "--size=8m", "--nrfiles=2", "--rw=" + rw, "--bs=4k-64k",
+        "--verify=crc32c", "--do_verify=1", "--verify_fatal=1", "--fallocate=posix", "--ioengine=psync", "--randseed=3",
+        "--output-format=terse")
