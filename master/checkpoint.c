@@ -18,6 +18,7 @@
 
 #define NODES_MAX 65536
 #define TERM_WAIT_MS 5000
+#define CLOCKS_APART_MS 60000 /* of the store's server and of this machine */
 #define IDLE_NS 3600000000000ll
 #define CHILD_THREADS_MAX 8
 
@@ -162,6 +163,19 @@ static void keep_aside(struct checkpointer *c)
         store->ops->close(store);
 }
 
+/* What dead checkpoints left goes before this one needs the room. */
+static void clear_remains(struct checkpointer *c)
+{
+    struct mcfs_error err = MCFS_ERROR_INIT;
+    uint32_t files = 0;
+    int owner = -1; /* until this process ends */
+    int64_t life_ms = c->config.child_timeout_ms + 2 * TERM_WAIT_MS + CLOCKS_APART_MS;
+    if (snap_repo_clear_dead(c->config.store, c->config.cluster, life_ms, &owner, &files, &err))
+        mcfs_warning("what interrupted checkpoints left: %s", err.msg);
+    else if (files)
+        mcfs_info("%u files that interrupted checkpoints left are removed", files);
+}
+
 static void child_main(struct checkpointer *c, int report) __attribute__((noreturn));
 static void child_main(struct checkpointer *c, int report)
 {
@@ -171,6 +185,7 @@ static void child_main(struct checkpointer *c, int report)
     pthread_sigmask(SIG_SETMASK, &none, NULL);
     c->config.in_child(c->config.arg);
     child_settle();
+    clear_remains(c);
     int rc = child_write(c, c->config.store, &err);
     if (rc == 0 &&
         snap_repo_retain(c->config.store, c->config.cluster, c->next_id, c->config.retention, &err))

@@ -13,9 +13,4 @@ struct repo_item {
 int repo_items(struct mcfs_object_store *store, const char *cluster, struct repo_item **items,
                size_t *count, struct mcfs_error *err);
 
-/* Removes temporary files of interrupted writes below prefix, last written before a time; does
- * nothing for a store that has none. */
-int store_local_sweep(struct mcfs_object_store *store, const char *prefix, int64_t before_ns,
-                      uint32_t *removed, struct mcfs_error *err);
-
 #endif

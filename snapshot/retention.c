@@ -5,6 +5,11 @@
 #include "common/cleanup.h"
 #include "common/clock.h"
 
+#include <stdio.h>
+#include <string.h>
+
+#define CLOCK_SLACK_MS 60000
+
 struct names {
     char **v;
     size_t count, cap;
@@ -126,17 +131,24 @@ int snap_repo_retain(struct mcfs_object_store *store, const char *cluster, const
     return delete_old(store, cluster, current, keep, &deleted, err);
 }
 
-int snap_repo_prune(struct mcfs_object_store *store, const char *cluster, uint32_t keep,
-                    int64_t min_age_ms, uint32_t *snapshots, uint32_t *files,
-                    struct mcfs_error *err)
+/* Of this cluster: others may lie below its folder. */
+static bool is_of_cluster(const char *name, void *arg)
+{
+    const char *rest = name + strlen(arg);
+    char id[SNAP_ID_SIZE];
+    snprintf(id, sizeof(id), "%s", rest);
+    return (strncmp(rest, "latest.txt", 10) == 0 && !strchr(rest, '/')) ||
+           (snap_id_is_valid(id) && rest[SNAP_ID_SIZE - 1] == '/');
+}
+
+int snap_repo_clear(struct mcfs_object_store *store, const char *cluster, int64_t min_age_ms,
+                    uint32_t *files, struct mcfs_error *err)
 {
     _cleanup_free_ struct repo_item *items = NULL;
     char prefix[SNAP_PATH_MAX], latest[SNAP_ID_SIZE] = "";
     size_t count;
     int64_t before_ns = mcfs_wall_ns() - min_age_ms * 1000000;
-    *snapshots = *files = 0;
-    if (keep && delete_old(store, cluster, "", keep, snapshots, err))
-        return -1;
+    *files = 0;
     if (repo_items(store, cluster, &items, &count, err))
         return -1;
     snap_repo_latest(store, cluster, latest);
@@ -146,5 +158,33 @@ int snap_repo_prune(struct mcfs_object_store *store, const char *cluster, uint32
             remove_files(store, cluster, items[i].entry.id, files, err))
             return -1;
     snap_path(prefix, sizeof(prefix), cluster, NULL, "");
-    return store_local_sweep(store, prefix, before_ns, files, err);
+    struct mcfs_object_sweep sweep = {
+        .prefix = prefix, .before_ns = before_ns, .may_go = is_of_cluster, .arg = prefix};
+    int rc = store->ops->sweep ? store->ops->sweep(store, &sweep, err) : 0;
+    *files += sweep.removed;
+    return rc;
+}
+
+int snap_repo_prune(struct mcfs_object_store *store, const char *cluster, uint32_t keep,
+                    int64_t min_age_ms, uint32_t *snapshots, uint32_t *files,
+                    struct mcfs_error *err)
+{
+    *snapshots = *files = 0;
+    if (keep && delete_old(store, cluster, "", keep, snapshots, err))
+        return -1;
+    return snap_repo_clear(store, cluster, min_age_ms, files, err);
+}
+
+int snap_repo_clear_dead(struct mcfs_object_store *store, const char *cluster, int64_t life_ms,
+                         int *owner, uint32_t *files, struct mcfs_error *err)
+{
+    char folder[SNAP_PATH_MAX];
+    *files = 0;
+    if (names_check(cluster, NULL, err))
+        return -1;
+    snap_path(folder, sizeof(folder), cluster, NULL, "");
+    if (*owner < 0 && store->ops->own)
+        *owner = store->ops->own(store, folder, NULL);
+    /* Whoever else wrote there is dead when it is ours; a clock's last tick is not waited for. */
+    return snap_repo_clear(store, cluster, *owner >= 0 ? -CLOCK_SLACK_MS : life_ms, files, err);
 }

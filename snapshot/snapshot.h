@@ -364,6 +364,17 @@ int snap_repo_prune(struct mcfs_object_store *store, const char *cluster, uint32
                     int64_t min_age_ms, uint32_t *snapshots, uint32_t *files,
                     struct mcfs_error *err);
 
+/* The second part of that alone. */
+int snap_repo_clear(struct mcfs_object_store *store, const char *cluster, int64_t min_age_ms,
+                    uint32_t *files, struct mcfs_error *err);
+
+/* The same for one that is about to write a snapshot, which lives at most life_ms: it becomes the
+ * cluster's owner, *owner being -1 before and a descriptor to be kept until it has ended behind.
+ * Then whatever is not published is a dead writer's, however young.  In a store that has no owners,
+ * or while there is another, *owner stays -1 and what is younger than life_ms is left. */
+int snap_repo_clear_dead(struct mcfs_object_store *store, const char *cluster, int64_t life_ms,
+                         int *owner, uint32_t *files, struct mcfs_error *err);
+
 /* Files of a snapshot. */
 int snap_repo_files(struct mcfs_object_store *store, const char *cluster, const char *id,
                     mcfs_object_list_fn fn, void *arg, struct mcfs_error *err);

@@ -11,6 +11,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <stdatomic.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 
 #define TEMPORARY ".tmp." /* in the names of what is being written */
@@ -212,6 +213,7 @@ struct visit {
     const char *prefix;
     bool temporary; /* visits what is being written, instead of what has been */
     mcfs_object_list_fn fn;
+    void (*folder)(const char *name, void *arg); /* when it has been walked; or NULL */
     void *arg;
     bool more;
 };
@@ -299,6 +301,8 @@ static int walk(struct visit *v, const char *dir, unsigned depth, struct mcfs_er
         }
     }
     free(names);
+    if (rc == 0 && v->folder && strncmp(dir, v->prefix, strlen(v->prefix)) == 0)
+        v->folder(dir, v->arg);
     return rc;
 }
 
@@ -336,35 +340,77 @@ static int local_remove(struct mcfs_object_store *s, const char *name, struct mc
     return 0;
 }
 
-struct sweep {
+struct sweeping {
     struct local_store *store;
-    int64_t before_ns;
-    uint32_t removed;
+    struct mcfs_object_sweep *what;
 };
 
-static bool sweep_one(const struct mcfs_object_info *info, void *arg)
+static bool sweep_file(const struct mcfs_object_info *info, void *arg)
 {
-    struct sweep *s = arg;
-    if (info->mtime_ns < s->before_ns && local_remove(&s->store->base, info->name, NULL) == 0)
-        s->removed++;
+    struct sweeping *s = arg;
+    if (info->mtime_ns < s->what->before_ns && s->what->may_go(info->name, s->what->arg) &&
+        local_remove(&s->store->base, info->name, NULL) == 0)
+        s->what->removed++;
     return true;
 }
 
-int store_local_sweep(struct mcfs_object_store *store, const char *prefix, int64_t before_ns,
-                      uint32_t *removed, struct mcfs_error *err)
+/* One that was made for a file that never came; rmdir refuses any other. */
+static void sweep_folder(const char *name, void *arg)
 {
-    if (store->ops != &local_ops)
-        return 0;
-    struct sweep s = {.store = (struct local_store *)store, .before_ns = before_ns};
+    struct sweeping *s = arg;
+    char path[PATH_MAX];
+    struct stat st;
+    if (*name && s->what->may_go(name, s->what->arg) &&
+        full_path(&s->store->base, name, path, NULL) == 0 && stat(path, &st) == 0 &&
+        mcfs_timespec_ns(st.st_mtim) < s->what->before_ns)
+        rmdir(path);
+}
+
+static int local_sweep(struct mcfs_object_store *store, struct mcfs_object_sweep *sweep,
+                       struct mcfs_error *err)
+{
+    struct sweeping s = {(struct local_store *)store, sweep};
     struct visit v = {.store = s.store,
-                      .prefix = prefix,
+                      .prefix = sweep->prefix,
                       .temporary = true,
-                      .fn = sweep_one,
+                      .fn = sweep_file,
+                      .folder = sweep_folder,
                       .arg = &s,
                       .more = true};
-    int rc = visit_all(&v, err);
-    *removed += s.removed;
-    return rc;
+    return visit_all(&v, err);
+}
+
+/* ---- owners ---- */
+
+/* A lock of the folder itself, which leaves no file in it.  A folder may be removed with its last
+ * file and made anew while it is opened here; then once more. */
+static int local_own(struct mcfs_object_store *s, const char *folder, struct mcfs_error *err)
+{
+    char path[PATH_MAX];
+    if (full_path(s, folder, path, err))
+        return -1;
+    path[strlen(path) - 1] = 0; /* its '/' */
+    for (int tries = 0; tries < 100; tries++) {
+        struct stat opened, there;
+        if (make_folder(path, err))
+            return -1;
+        int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        if (fd < 0 && errno == ENOENT)
+            continue;
+        if (fd < 0)
+            return mcfs_fail_errno(err, errno, "%s", path);
+        if (flock(fd, LOCK_EX | LOCK_NB)) {
+            int e = errno;
+            close(fd);
+            return e == EWOULDBLOCK ? mcfs_fail(err, MCFS_FILE_LOCK_FAIL,
+                                                "%s: another checkpoint is written there", path)
+                                    : mcfs_fail_errno(err, e, "%s", path);
+        }
+        if (fstat(fd, &opened) == 0 && stat(path, &there) == 0 && opened.st_ino == there.st_ino)
+            return fd;
+        close(fd);
+    }
+    return mcfs_fail_errno(err, EAGAIN, "%s", path);
 }
 
 static void local_close(struct mcfs_object_store *s)
@@ -383,6 +429,8 @@ static const struct mcfs_object_store_ops local_ops = {
     .stat = local_stat,
     .list = local_list,
     .remove = local_remove,
+    .sweep = local_sweep,
+    .own = local_own,
     .close = local_close,
 };
 

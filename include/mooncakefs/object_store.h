@@ -11,6 +11,7 @@
  */
 
 #include <mooncakefs/error.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -26,6 +27,17 @@ struct mcfs_object_info {
 
 /* Called for each name in ascending byte order; return false to stop. */
 typedef bool (*mcfs_object_list_fn)(const struct mcfs_object_info *info, void *arg);
+
+/* Which remains of interrupted writes go: temporary files, empty folders, parts of uploads. */
+struct mcfs_object_sweep {
+    const char *prefix;
+    int64_t before_ns; /* of what nothing was written to since then (ns since the Unix epoch) */
+    /* Of what this approves of; name: the value's, perhaps with more behind it, or a folder's with
+     * a '/' behind it. */
+    bool (*may_go)(const char *name, void *arg);
+    void *arg;
+    uint32_t removed; /* raised by what went, but for folders */
+};
 
 struct mcfs_object_store_ops {
     const char *name; /* "local", "s3" */
@@ -56,6 +68,15 @@ struct mcfs_object_store_ops {
 
     /* Removing an absent name is success. */
     int (*remove)(struct mcfs_object_store *s, const char *name, struct mcfs_error *err);
+
+    /* Removes what interrupted writes left below a prefix, which is no value and is not listed. */
+    int (*sweep)(struct mcfs_object_store *s, struct mcfs_object_sweep *sweep,
+                 struct mcfs_error *err); /* NULL: the store keeps no such remains */
+
+    /* Makes the caller the only one that owns a folder (a name with a '/' behind it) until the
+     * descriptor that is returned is closed or its process ends; the folder is made when absent.
+     * -1: it has an owner (FILE_LOCK_FAIL), or the store cannot tell.  NULL: it never can. */
+    int (*own)(struct mcfs_object_store *s, const char *folder, struct mcfs_error *err);
 
     void (*close)(struct mcfs_object_store *s);
 };

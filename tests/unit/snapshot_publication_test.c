@@ -269,6 +269,43 @@ Test(snapshot_publication, a_writer_that_dies_anywhere)
     cr_assert_eq(system(command), 0);
 }
 
+Test(snapshot_publication, what_the_dead_left_goes_at_once_but_only_for_the_owner)
+{
+    static const char *const left[][3] = {{"", "20260101_000000_000", "metadata"},
+                                          {"", "20260101_000000_001", "metadata.tmp.7.1"},
+                                          {"", NULL, "latest.txt.tmp.7.1"},
+                                          {"c", "20260101_000000_000", "metadata.tmp.7.1"},
+                                          {"c", NULL, "latest.txt.tmp.7.1"}};
+    char path[PATH_MAX];
+    uint32_t files;
+    int owner = -1, other = -1;
+    for (size_t i = 0; i < 5; i++) {
+        path_of(left[i][0], left[i][1], "", path);
+        cr_assert_eq(mcfs_make_dirs(path, 0755, NULL), 0);
+        path_of(left[i][0], left[i][1], left[i][2], path);
+        cr_assert_eq(mcfs_write_file(path, "half", 4, 0644, false, NULL), 0);
+    }
+    path_of("", "20260101_000000_002", "", path);
+    cr_assert_eq(mcfs_make_dirs(path, 0755, NULL), 0);
+    owner = store->ops->own(store, ROOT "/", &err);
+    cr_assert_geq(owner, 0, "%s", err.msg);
+    cr_assert_eq(store->ops->own(store, ROOT "/", &err), -1);
+    cr_assert_eq(err.code, MCFS_FILE_LOCK_FAIL);
+    cr_assert_eq(snap_repo_clear_dead(store, "", 60000, &other, &files, &err), 0);
+    cr_assert_eq(other, -1);
+    cr_assert_eq(files, 0u, "somebody else may be writing them");
+    cr_assert(exists("", "20260101_000000_002", ""));
+    close(owner);
+    cr_assert_eq(snap_repo_clear_dead(store, "", 60000, &other, &files, &err), 0);
+    cr_assert_geq(other, 0);
+    cr_assert_eq(files, 3u);
+    for (size_t i = 0; i < 5; i++)
+        cr_assert_eq(exists(left[i][0], left[i][1], left[i][2]), i > 2,
+                     "another cluster's stay: %zu", i);
+    cr_assert_not(exists("", "20260101_000000_002", ""));
+    close(other);
+}
+
 Test(snapshot_publication, a_deletion_that_dies_anywhere)
 {
     static const char *const ids[] = {"20260101_000000_000", "20260101_000000_001"};
