@@ -71,7 +71,26 @@ void s3_encode(struct mcfs_buf *out, const char *text, bool keep_slashes);
 bool s3_xml_find(struct mcfs_slice xml, const char *name, struct mcfs_slice *text, size_t *after);
 /* Without XML's entities; malloc'ed. */
 char *s3_xml_text(struct mcfs_slice text);
+/* "2026-12-01T06:52:03.000Z" as ns since the Unix epoch; 0: no time. */
+int64_t s3_time_ns(struct mcfs_slice text);
 
+/* Whether a name can be one in S3, and stays below the prefix. */
+int s3_check_name(const struct s3_store *s, const char *name, struct mcfs_error *err);
+
+/* Parts of an object store's operations (mooncakefs/object_store.h): s3_upload.c, s3_sweep.c,
+ * s3_list.c. */
+struct mcfs_object_store_put *s3_put_begin(struct mcfs_object_store *store, const char *name,
+                                           struct mcfs_error *err);
+int s3_put_write(struct mcfs_object_store_put *p, const void *data, size_t len,
+                 struct mcfs_error *err);
+int s3_put_commit(struct mcfs_object_store_put *p, struct mcfs_error *err);
+void s3_put_abort(struct mcfs_object_store_put *p);
+int s3_stat(struct mcfs_object_store *store, const char *name, struct mcfs_object_info *info,
+            struct mcfs_error *err);
+int s3_sweep(struct mcfs_object_store *store, struct mcfs_object_sweep *sweep,
+             struct mcfs_error *err);
+/* Ends an upload of parts; its id as the server says it. */
+int s3_end_upload(struct s3_store *s, const char *name, const char *upload, struct mcfs_error *err);
 int s3_list(struct mcfs_object_store *store, const char *prefix, mcfs_object_list_fn fn, void *arg,
             struct mcfs_error *err);
 

@@ -79,8 +79,7 @@ char *s3_xml_text(struct mcfs_slice text)
     return out;
 }
 
-/* "2026-12-01T06:52:03.000Z" */
-static int64_t parse_time_ns(struct mcfs_slice text)
+int64_t s3_time_ns(struct mcfs_slice text)
 {
     char copy[40];
     struct tm tm = {0};
@@ -111,8 +110,7 @@ static int visit_page(struct s3_store *s, struct mcfs_slice xml, mcfs_object_lis
             if (!name)
                 return mcfs_fail_errno(err, ENOMEM, "S3 listing");
             if (strncmp(name, s->prefix, prefix) == 0) {
-                struct mcfs_object_info info = {name + prefix, parse_size(size),
-                                                parse_time_ns(when)};
+                struct mcfs_object_info info = {name + prefix, parse_size(size), s3_time_ns(when)};
                 *more = fn(&info, arg);
             }
         }

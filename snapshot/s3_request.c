@@ -226,7 +226,7 @@ static bool may_help(CURLcode rc, long status)
 {
     switch (rc) {
     case CURLE_OK:
-        return status >= 500 || status == 429 || status == 408;
+        return (status >= 500 && status != 501) || status == 429 || status == 408;
     case CURLE_UNSUPPORTED_PROTOCOL:
     case CURLE_URL_MALFORMAT:
     case CURLE_OUT_OF_MEMORY:
@@ -274,8 +274,9 @@ static int no_answer(const struct s3_store *s, const struct s3_request *q, CURLc
                      const char *why, struct mcfs_error *err)
 {
     bool late = rc == CURLE_OPERATION_TIMEDOUT;
-    return mcfs_fail(err, late ? MCFS_RPC_TIMEOUT : MCFS_RPC_FAIL, "%s %s/%s: %s", q->method,
-                     s->base_url, q->name ? q->name : "", *why ? why : curl_easy_strerror(rc));
+    return mcfs_fail(err, late ? MCFS_RPC_TIMEOUT : MCFS_RPC_FAIL, "s3://%s/%s%s: %s: %s",
+                     s->config.bucket, q->name ? s->prefix : "", q->name ? q->name : "", q->method,
+                     *why ? why : curl_easy_strerror(rc));
 }
 
 int s3_send(struct s3_store *s, const struct s3_request *q, struct s3_response *a,
@@ -316,17 +317,52 @@ void s3_response_free(struct s3_response *a)
     mcfs_buf_free(&a->body);
 }
 
+/* What an operator is to do about it, where more is known than the status says. */
+static const char *meaning_of(long status, struct mcfs_slice code)
+{
+    static const struct {
+        const char *code, *meaning;
+    } known[] = {{"ExpiredToken", "the credentials have expired"},
+                 {"ExpiredTokenException", "the credentials have expired"},
+                 {"TokenRefreshRequired", "the credentials have expired"},
+                 {"RequestExpired", "the credentials have expired"},
+                 {"RequestTimeTooSkewed", "this machine's clock and the server's differ"},
+                 {"InvalidAccessKeyId", "the access key is unknown"},
+                 {"SignatureDoesNotMatch", "the secret key is wrong"},
+                 {"NoSuchBucket", "there is no such bucket"}};
+    for (size_t i = 0; i < MCFS_ARRAY_SIZE(known); i++)
+        if (mcfs_slice_eq(code, mcfs_slice_str(known[i].code)))
+            return known[i].meaning;
+    return status == 401 || status == 403 ? "access is denied" : "refused";
+}
+
+/* A server's words on one line. */
+static void one_line(struct mcfs_slice text, char *out, size_t cap)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < text.len && n + 1 < cap; i++)
+        out[n++] = (unsigned char)text.data[i] < ' ' ? ' ' : text.data[i];
+    out[n] = 0;
+}
+
 int s3_refused(const struct s3_store *s, const struct s3_request *q, const struct s3_response *a,
                struct mcfs_error *err)
 {
     struct mcfs_slice xml = mcfs_slice(a->body.data, a->body.len), code = {NULL, 0}, text = code;
+    char code_line[61], text_line[81];
     s3_xml_find(xml, "Code", &code, NULL);
     s3_xml_find(xml, "Message", &text, NULL);
-    bool absent = a->status == 404 && !mcfs_slice_eq(code, MCFS_SLICE_LITERAL("NoSuchBucket"));
-    int errnum = absent ? ENOENT : a->status == 401 || a->status == 403 ? EACCES : EIO;
-    mcfs_fail_errno(err, errnum, "%s %s/%s%s: HTTP status %ld%s%.*s%s%.*s", q->method, s->base_url,
-                    q->name ? s->prefix : "", q->name ? q->name : "", a->status,
-                    code.len ? ", " : "", (int)MCFS_MIN(code.len, 60), code.data ? code.data : "",
-                    text.len ? ": " : "", (int)MCFS_MIN(text.len, 100), text.data ? text.data : "");
+    one_line(code, code_line, sizeof(code_line));
+    one_line(text, text_line, sizeof(text_line));
+    const char *meaning = meaning_of(a->status, code);
+    bool absent = a->status == 404 && strcmp(code_line, "NoSuchBucket") != 0;
+    bool denied = a->status == 401 || a->status == 403 || strstr(meaning, "credentials");
+    int errnum = absent ? ENOENT : denied ? EACCES : EIO;
+    mcfs_fail(err, mcfs_code_from_errno(errnum), "s3://%s/%s%s: %s: %s (HTTP status %ld%s%s%s%s)",
+              s->config.bucket, q->name ? s->prefix : "", q->name ? q->name : "", q->method,
+              meaning, a->status, *code_line ? ", " : "", code_line, *text_line ? ": " : "",
+              text_line);
+    if (err)
+        err->errnum = errnum;
     return -1;
 }

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The object store over S3.  A value of up to 16 MiB is one PUT; a larger one goes up in parts
- * while it is written, and becomes visible, whole, when it is completed. */
+/* The object store over S3: names, reading, removal, and how a bucket is found. */
 #include "snapshot/s3.h"
 
 #include "common/cleanup.h"
@@ -9,18 +8,9 @@
 #include <curl/curl.h>
 #include <stdio.h>
 
-#define PART_BYTES (16u << 20) /* S3 takes 10,000 parts: 156 GiB */
-#define NAME_BYTES 1024        /* of a key in S3 */
+#define NAME_BYTES 1024 /* of a key in S3 */
 
-struct mcfs_object_store_put {
-    struct s3_store *store;
-    char *name, *upload;        /* upload: id of the parts' upload, URL-encoded; NULL: none yet */
-    struct mcfs_buf part, list; /* list: <Part>s so far */
-    unsigned parts;
-    uint64_t size;
-};
-
-static int check_name(const struct s3_store *s, const char *name, struct mcfs_error *err)
+int s3_check_name(const struct s3_store *s, const char *name, struct mcfs_error *err)
 {
     bool good = *name && *name != '/' && strlen(s->prefix) + strlen(name) <= NAME_BYTES;
     for (const char *p = name; good && p; p = strchr(p, '/'), p = p ? p + 1 : NULL) {
@@ -30,167 +20,6 @@ static int check_name(const struct s3_store *s, const char *name, struct mcfs_er
     return good ? 0
                 : mcfs_fail(err, MCFS_INVALID_PARAMS, "%.100s: not a name in a snapshot store",
                             name);
-}
-
-/* ---- writing ---- */
-
-static void put_free(struct mcfs_object_store_put *p)
-{
-    mcfs_buf_free(&p->part);
-    mcfs_buf_free(&p->list);
-    free(p->name);
-    free(p->upload);
-    free(p);
-}
-
-static struct mcfs_object_store_put *put_begin(struct mcfs_object_store *store, const char *name,
-                                               struct mcfs_error *err)
-{
-    struct s3_store *s = (struct s3_store *)store;
-    if (check_name(s, name, err))
-        return NULL;
-    struct mcfs_object_store_put *p = calloc(1, sizeof(*p));
-    if (!p || !(p->name = strdup(name))) {
-        free(p);
-        mcfs_fail_errno(err, ENOMEM, "%s", name);
-        return NULL;
-    }
-    p->store = s;
-    return p;
-}
-
-static int begin_parts(struct mcfs_object_store_put *p, struct mcfs_error *err)
-{
-    _cleanup_(s3_response_free) struct s3_response a = {0};
-    struct s3_request q = {.method = "POST", .name = p->name, .query = "uploads="};
-    struct mcfs_slice id;
-    if (s3_send(p->store, &q, &a, err))
-        return -1;
-    if (a.status != 200 || !s3_xml_find(mcfs_slice(a.body.data, a.body.len), "UploadId", &id, NULL))
-        return s3_refused(p->store, &q, &a, err);
-    _cleanup_free_ char *text = s3_xml_text(id);
-    struct mcfs_buf encoded = MCFS_BUF_INIT;
-    if (text)
-        s3_encode(&encoded, text, false);
-    mcfs_buf_append(&encoded, "", 1);
-    if (!text || encoded.failed) {
-        mcfs_buf_free(&encoded);
-        return mcfs_fail_errno(err, ENOMEM, "%s", p->name);
-    }
-    p->upload = (char *)encoded.data;
-    return 0;
-}
-
-static int send_part(struct mcfs_object_store_put *p, struct mcfs_error *err)
-{
-    _cleanup_(s3_response_free) struct s3_response a = {0};
-    _cleanup_free_ char *query = NULL;
-    if (!p->upload && begin_parts(p, err))
-        return -1;
-    if (asprintf(&query, "partNumber=%u&uploadId=%s", p->parts + 1, p->upload) < 0) {
-        query = NULL;
-        return mcfs_fail_errno(err, ENOMEM, "%s", p->name);
-    }
-    struct s3_request q = {.method = "PUT",
-                           .name = p->name,
-                           .query = query,
-                           .body = mcfs_slice(p->part.data, p->part.len)};
-    if (s3_send(p->store, &q, &a, err))
-        return -1;
-    if (a.status != 200 || !a.etag[0])
-        return s3_refused(p->store, &q, &a, err);
-    p->parts++;
-    mcfs_buf_printf(&p->list, "<Part><PartNumber>%u</PartNumber><ETag>%s</ETag></Part>", p->parts,
-                    a.etag);
-    mcfs_buf_reset(&p->part);
-    return p->list.failed ? mcfs_fail_errno(err, ENOMEM, "%s", p->name) : 0;
-}
-
-static int put_write(struct mcfs_object_store_put *p, const void *data, size_t len,
-                     struct mcfs_error *err)
-{
-    const char *from = data;
-    p->size += len;
-    while (len > 0) {
-        if (p->part.len == PART_BYTES && send_part(p, err))
-            return -1;
-        size_t n = MCFS_MIN(len, PART_BYTES - p->part.len);
-        mcfs_buf_append(&p->part, from, n);
-        if (p->part.failed)
-            return mcfs_fail_errno(err, ENOMEM, "%s", p->name);
-        from += n;
-        len -= n;
-    }
-    return 0;
-}
-
-static int put_whole(struct mcfs_object_store_put *p, struct mcfs_error *err)
-{
-    _cleanup_(s3_response_free) struct s3_response a = {0};
-    struct s3_request q = {
-        .method = "PUT", .name = p->name, .body = mcfs_slice(p->part.data, p->part.len)};
-    if (s3_send(p->store, &q, &a, err))
-        return -1;
-    return a.status == 200 ? 0 : s3_refused(p->store, &q, &a, err);
-}
-
-static int s3_stat(struct mcfs_object_store *store, const char *name, struct mcfs_object_info *info,
-                   struct mcfs_error *err);
-
-/* Completing answers 200 before it is done, and may say in the body that it failed. */
-static int complete_parts(struct mcfs_object_store_put *p, struct mcfs_error *err)
-{
-    _cleanup_(s3_response_free) struct s3_response a = {0};
-    _cleanup_free_ char *query = NULL;
-    _cleanup_buf_ struct mcfs_buf body = MCFS_BUF_INIT;
-    struct mcfs_object_info info = {0};
-    if (send_part(p, err))
-        return -1;
-    mcfs_buf_append_str(&body, "<CompleteMultipartUpload>");
-    mcfs_buf_append(&body, p->list.data, p->list.len);
-    mcfs_buf_append_str(&body, "</CompleteMultipartUpload>");
-    if (body.failed || asprintf(&query, "uploadId=%s", p->upload) < 0) {
-        query = NULL;
-        return mcfs_fail_errno(err, ENOMEM, "%s", p->name);
-    }
-    struct s3_request q = {
-        .method = "POST", .name = p->name, .query = query, .body = mcfs_slice(body.data, body.len)};
-    if (s3_send(p->store, &q, &a, err))
-        return -1;
-    struct mcfs_slice code;
-    if (a.status == 200 && !s3_xml_find(mcfs_slice(a.body.data, a.body.len), "Code", &code, NULL))
-        return 0;
-    /* The first answer may have been lost after the upload was completed. */
-    if (a.status == 404 && a.tries > 0 && s3_stat(&p->store->base, p->name, &info, NULL) == 0 &&
-        info.size == p->size)
-        return 0;
-    return s3_refused(p->store, &q, &a, err);
-}
-
-static void put_abort(struct mcfs_object_store_put *p)
-{
-    _cleanup_(s3_response_free) struct s3_response a = {0};
-    _cleanup_free_ char *query = NULL;
-    if (p->upload && asprintf(&query, "uploadId=%s", p->upload) < 0)
-        query = NULL;
-    struct s3_request q = {.method = "DELETE", .name = p->name, .query = query};
-    if (query) /* parts cost money until the upload is ended */
-        s3_send(p->store, &q, &a, NULL);
-    put_free(p);
-}
-
-static int put_commit(struct mcfs_object_store_put *p, struct mcfs_error *err)
-{
-    int rc;
-    if (p->size == 0)
-        rc = mcfs_fail(err, MCFS_INVALID_PARAMS, "%s: nothing to store", p->name);
-    else
-        rc = p->upload ? complete_parts(p, err) : put_whole(p, err);
-    if (rc)
-        put_abort(p);
-    else
-        put_free(p);
-    return rc;
 }
 
 /* ---- reading ---- */
@@ -205,7 +34,7 @@ static ssize_t s3_read(struct mcfs_object_store *store, const char *name, uint64
                            .range_at = off,
                            .range_len = len,
                            .into = mcfs_slice(buf, len)};
-    if (check_name(s, name, err))
+    if (s3_check_name(s, name, err))
         return -1;
     if (len == 0)
         return 0;
@@ -218,13 +47,13 @@ static ssize_t s3_read(struct mcfs_object_store *store, const char *name, uint64
     return s3_refused(s, &q, &a, err);
 }
 
-static int s3_stat(struct mcfs_object_store *store, const char *name, struct mcfs_object_info *info,
-                   struct mcfs_error *err)
+int s3_stat(struct mcfs_object_store *store, const char *name, struct mcfs_object_info *info,
+            struct mcfs_error *err)
 {
     struct s3_store *s = (struct s3_store *)store;
     _cleanup_(s3_response_free) struct s3_response a = {0};
     struct s3_request q = {.method = "HEAD", .name = name};
-    if (check_name(s, name, err) || s3_send(s, &q, &a, err))
+    if (s3_check_name(s, name, err) || s3_send(s, &q, &a, err))
         return -1;
     if (a.status != 200 || a.content_length < 0)
         return s3_refused(s, &q, &a, err);
@@ -238,7 +67,7 @@ static int s3_remove(struct mcfs_object_store *store, const char *name, struct m
     struct s3_store *s = (struct s3_store *)store;
     _cleanup_(s3_response_free) struct s3_response a = {0};
     struct s3_request q = {.method = "DELETE", .name = name};
-    if (check_name(s, name, err) || s3_send(s, &q, &a, err))
+    if (s3_check_name(s, name, err) || s3_send(s, &q, &a, err))
         return -1;
     if (a.status / 100 == 2)
         return 0;
@@ -266,14 +95,15 @@ static void s3_close(struct mcfs_object_store *store)
 const struct mcfs_object_store_ops s3_ops = {
     .name = "s3",
     .read_ahead_bytes = 4 << 20,
-    .put_begin = put_begin,
-    .put_write = put_write,
-    .put_commit = put_commit,
-    .put_abort = put_abort,
+    .put_begin = s3_put_begin,
+    .put_write = s3_put_write,
+    .put_commit = s3_put_commit,
+    .put_abort = s3_put_abort,
     .read = s3_read,
     .stat = s3_stat,
     .list = s3_list,
     .remove = s3_remove,
+    .sweep = s3_sweep,
     .close = s3_close,
 };
 

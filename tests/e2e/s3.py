@@ -61,7 +61,7 @@ class Server:
 
 class Proxy:
     """Hands requests on.  fault(method, path, turn) names what goes wrong with one, or None:
-    reset, slow (503), cut (half a body), flip (a wrong byte in a body), expired."""
+    reset, slow (503), cut (half a body), flip (a wrong byte in a body), expired, denied (403)."""
 
     def __init__(self, server):
         self.target = server.port
@@ -112,6 +112,9 @@ class Proxy:
         if kind == "expired":
             return self.answer(h, 400, [], b"<Error><Code>ExpiredToken</Code><Message>The provided "
                                            b"token has expired.</Message></Error>")
+        if kind == "denied":
+            return self.answer(h, 403, [], b"<Error><Code>AccessDenied</Code>"
+                                           b"<Message>Access\nDenied.</Message></Error>")
         c = http.client.HTTPConnection("127.0.0.1", self.target, timeout=60)
         c.putrequest(h.command, h.path, skip_host=True, skip_accept_encoding=True)
         for name, value in h.headers.items():

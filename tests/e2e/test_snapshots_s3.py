@@ -2,6 +2,7 @@
 """Snapshots in S3: published, listed, looked into and restored, by a network that fails."""
 import json
 import os
+import re
 
 import msgpack
 import pytest
@@ -86,15 +87,35 @@ def test_expired_credentials(world, s3):
     m = Mount(world, source=master.address)
     write(m.key("a"), b"1")
     good = m.snapshot()
-    s3.fault = lambda method, path, turn: "expired" if method in ("PUT", "POST") else None
-    r = m.ctl("snapshot", "create", check=False)
-    assert r.returncode == 1 and b"ExpiredToken" in r.stderr
+    for fault, meaning, code in (("expired", "the credentials have expired", "ExpiredToken"),
+                                 ("denied", "access is denied", "AccessDenied")):
+        s3.fault = lambda method, path, turn: fault if method in ("PUT", "POST") else None
+        r = m.ctl("snapshot", "create", check=False)
+        assert r.returncode == 1
+        (line,) = r.stderr.decode().splitlines()
+        assert re.search(r" s3://bucket/mooncake_master_snapshot/mooncake_cluster/\d{8}_\d{6}_\d{3}/"
+                         rf"\w+: PUT: {meaning} \(HTTP status 40\d, {code}: [^\n]*\)", line), line
+        assert master.log_text().count(f"{meaning} (") == 1, "one line"
     s3.fault = lambda method, path, turn: None
     assert [e["id"] for e in json.loads(ctl(s3, "list", "s3://bucket", "--json").stdout)] == [good]
     assert open(m.key("a")).read() == "1", "the mount goes on"
     better = m.snapshot()
     assert os.readlink(os.path.join(m.mnt, "snapshots/latest")) == better
     m.umount()
+
+
+def test_pruning_where_access_is_denied(world, s3):
+    master = Master(world, *FLAGS, env=s3.env)
+    m = Mount(world, source=master.address)
+    good = m.snapshot()
+    m.umount()
+    s3.fault = lambda method, path, turn: "denied" if "uploads" in path else None
+    r = ctl(s3, "prune", "--store=s3://bucket", check=False)
+    assert r.returncode == 1 and r.stderr.count(b"\n") == 1
+    assert b"s3://bucket/: GET: access is denied" in r.stderr
+    s3.fault = lambda method, path, turn: None
+    assert json.loads(ctl(s3, "prune", "--store=s3://bucket", "--json").stdout)["snapshots"] == 0
+    assert [e["id"] for e in json.loads(ctl(s3, "list", "s3://bucket", "--json").stdout)] == [good]
 
 
 def test_an_unreachable_store_does_not_hold_up_the_master(world, s3):

@@ -3,7 +3,10 @@
 """A small S3 server in memory that checks every signature and body, and fails as it is told.
 
 s3_server.py BUCKET [--flaky]: prints its port; --flaky answers some requests with 503, drops some
-connections, and cuts some bodies short.  Keys are KEY / SECRET, the region is test-1.
+connections, and cuts some bodies short.  Keys are KEY / SECRET, the region is test-1.  The third
+part of a name that ends in "refused" is refused; the first two of one that ends in "together" wait
+until both are there.  _uploads is how many uploads are open, _peak how many parts were under way at
+once.
 """
 import hashlib
 import hmac
@@ -11,6 +14,7 @@ import http.server
 import socket
 import sys
 import threading
+import time
 import urllib.parse
 from xml.sax.saxutils import escape
 
@@ -19,6 +23,8 @@ FLAKY = "--flaky" in sys.argv
 PAGE = 3
 objects, uploads, lock = {}, {}, threading.Lock()
 count = 0
+under_way = peak = 0
+together = threading.Barrier(2)
 
 
 def sign(key, text):
@@ -104,30 +110,46 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if bucket != BUCKET:
             return self.error(404, "NoSuchBucket")
         values = dict(urllib.parse.parse_qsl(query, keep_blank_values=True))
+        if "partNumber" in values:
+            return self.part(key, values, body)
         with lock:
             return self.serve(key, values, body, cut=FLAKY and turn % 7 == 6)
 
     do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = handle_one
 
+    def part(self, key, values, body):
+        global under_way, peak
+        number = int(values["partNumber"])
+        with lock:
+            under_way += 1
+            peak = max(peak, under_way)
+        if key.endswith("together") and number <= 2:
+            together.wait(60)
+        with lock:
+            under_way -= 1
+            if key.endswith("refused") and number == 3:
+                return self.error(403, "AccessDenied", "no more\nof this")
+            return self.serve(key, values, body, False)
+
     def serve(self, key, values, body, cut):
         if not key:
-            return self.list(values)
+            return self.list_uploads(values) if "uploads" in values else self.list(values)
         if self.command == "PUT" and "uploadId" in values:
             if values["uploadId"] not in uploads:
                 return self.error(404, "NoSuchUpload")
-            uploads[values["uploadId"]][int(values["partNumber"])] = body
+            uploads[values["uploadId"]][1][int(values["partNumber"])] = body
             return self.answer(200, headers=[("ETag", f'"{hashlib.md5(body).hexdigest()}"')])
         if self.command == "PUT":
             objects[key] = body
             return self.answer(200)
         if self.command == "POST" and "uploads" in values:
-            upload = f"u+/{len(uploads)}"
-            uploads[upload] = {}
+            upload = f"u+/{count}"
+            uploads[upload] = (key, {})
             return self.answer(200, f"<R><UploadId>{upload}</UploadId></R>".encode())
         if self.command == "POST":
-            parts = uploads.pop(values["uploadId"], None)
-            if parts is None:
+            if values["uploadId"] not in uploads:
                 return self.error(404, "NoSuchUpload")
+            parts = uploads.pop(values["uploadId"])[1]
             if any(f'<PartNumber>{n}</PartNumber><ETag>"{hashlib.md5(p).hexdigest()}"' not in
                    body.decode() for n, p in parts.items()):
                 return self.answer(200, b"<Error><Code>InvalidPart</Code></Error>")
@@ -145,8 +167,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         return self.read(key, cut)
 
     def read(self, key, cut):
-        if key == "_uploads":
-            return self.answer(200, str(len(uploads)).encode())
+        if key in ("_uploads", "_peak"):
+            return self.answer(200, str(len(uploads) if key == "_uploads" else peak).encode())
         if key not in objects:
             return self.error(404, "NoSuchKey")
         data = objects[key]
@@ -173,6 +195,20 @@ class Handler(http.server.BaseHTTPRequestHandler):
         token = f"<NextContinuationToken>{escape(page[-1])}</NextContinuationToken>" if more else ""
         self.answer(200, f"<?xml version='1.0'?><ListBucketResult><IsTruncated>{str(more).lower()}"
                          f"</IsTruncated>{items}{token}</ListBucketResult>".encode())
+
+    def list_uploads(self, values):
+        """One upload a page, begun just now."""
+        after = (values.get("key-marker", ""), values.get("upload-id-marker", ""))
+        found = sorted((k, u) for u, (k, _) in uploads.items()
+                       if k.startswith(values.get("prefix", "")) and (k, u) > after)
+        now = time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime())
+        items = "".join(f"<Upload><Key>{escape(k)}</Key><UploadId>{u}</UploadId>"
+                        f"<Initiated>{now}</Initiated></Upload>" for k, u in found[:1])
+        more = len(found) > 1
+        marks = f"<NextKeyMarker>{escape(found[0][0])}</NextKeyMarker>" \
+                f"<NextUploadIdMarker>{found[0][1]}</NextUploadIdMarker>" if more else ""
+        self.answer(200, f"<ListMultipartUploadsResult><IsTruncated>{str(more).lower()}"
+                         f"</IsTruncated>{marks}{items}</ListMultipartUploadsResult>".encode())
 
 
 server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)

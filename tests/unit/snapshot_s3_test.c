@@ -4,6 +4,7 @@
 #include "snapshot/snapshot.h"
 
 #include <criterion/criterion.h>
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -152,7 +153,7 @@ Test(snapshot_s3, values_ranges_and_pages)
 
 Test(snapshot_s3, a_large_value_goes_up_in_parts)
 {
-    size_t part = 16u << 20, sizes[] = {part, part + 1, 3 * part, 3 * part + 12345};
+    size_t part = 8u << 20, sizes[] = {part, part + 1, 3 * part, 3 * part + 12345};
     struct mcfs_object_info info;
     begin(NULL, "s3://bucket");
     for (size_t i = 0; i < 4; i++) {
@@ -175,6 +176,76 @@ Test(snapshot_s3, a_large_value_goes_up_in_parts)
     cr_assert_str_eq(n, "0");
     check_range("large", 0, 1000, 1000);
     free(zeros);
+}
+
+static void expect_number(const char *name, const char *text)
+{
+    char n[8] = "";
+    cr_assert_geq(store->ops->read(store, name, 0, n, 7, &err), 0, "%s", err.msg);
+    cr_assert_str_eq(n, text);
+}
+
+Test(snapshot_s3, parts_go_up_side_by_side_but_not_all_at_once)
+{
+    char n[8] = "";
+    begin(NULL, "s3://bucket");
+    cr_assert_eq(put("together", (8u << 20) * 9 + 1), 0, "%s", err.msg);
+    check_range("together", (8u << 20) * 4 - 1000, 2000, 2000);
+    check_range("together", (8u << 20) * 9 - 1, 10, 2);
+    cr_assert_eq(store->ops->read(store, "_peak", 0, n, 7, &err), 1);
+    cr_assert_geq(atoi(n), 2);
+    cr_assert_leq(atoi(n), 3);
+}
+
+Test(snapshot_s3, an_upload_of_which_a_part_is_refused_is_ended)
+{
+    struct mcfs_object_info info;
+    begin(NULL, "s3://bucket/some");
+    for (size_t parts = 3; parts < 9; parts++) {
+        cr_assert_eq(put("dir/refused", parts * (8u << 20)), -1);
+        cr_assert_eq(err.errnum, EACCES);
+        cr_assert_str_eq(err.msg,
+                         "s3://bucket/some/dir/refused: PUT: access is denied "
+                         "(HTTP status 403, AccessDenied: no more of this)");
+        cr_assert_eq(store->ops->stat(store, "dir/refused", &info, &err), -1);
+    }
+    store->ops->close(store);
+    store = snap_store_open("s3://bucket", &err);
+    expect_number("_uploads", "0");
+}
+
+/* A process that dies while it uploads. */
+static void leave_upload(const char *name)
+{
+    int status;
+    pid_t child = fork();
+    if (child == 0) {
+        static char zeros[9u << 20];
+        struct mcfs_object_store_put *p = store->ops->put_begin(store, name, &err);
+        _exit(!p || store->ops->put_write(p, zeros, sizeof(zeros), &err));
+    }
+    cr_assert_eq(waitpid(child, &status, 0), child);
+    cr_assert_eq(status, 0);
+}
+
+Test(snapshot_s3, what_dead_uploads_left_is_pruned)
+{
+    uint32_t snapshots, files;
+    begin(NULL, "s3://bucket");
+    leave_upload("mooncake_master_snapshot/c/20260101_000000_000/metadata");
+    leave_upload("mooncake_master_snapshot/c/20260101_000000_000/mooncakefs");
+    leave_upload("mooncake_master_snapshot/c/20260101_000000_001/metadata");
+    leave_upload("mooncake_master_snapshot/other/20260101_000000_001/metadata");
+    leave_upload("elsewhere");
+    expect_number("_uploads", "5");
+    cr_assert_eq(snap_repo_prune(store, "c", 0, 3600000, &snapshots, &files, &err), 0, "%s",
+                 err.msg);
+    cr_assert_eq(files, 0u, "they may be under way");
+    expect_number("_uploads", "5");
+    cr_assert_eq(snap_repo_prune(store, "c", 0, -3600000, &snapshots, &files, &err), 0, "%s",
+                 err.msg);
+    cr_assert_eq(files, 3u);
+    expect_number("_uploads", "2");
 }
 
 static void publish(const char *id)
