@@ -273,6 +273,10 @@ static enum MHD_Result on_request(void *arg, struct MHD_Connection *c, const cha
     argument(c, "tenant", &tenant);
     if (tenant.len > MCFS_TENANT_MAX)
         return reply_text(c, MHD_HTTP_BAD_REQUEST, "tenant name too long");
+    struct mcfs_error wait = MCFS_ERROR_INIT;
+    bool figures = strncmp(path, "/metrics", 8) == 0;
+    if (!figures && restoring_check(a->m->restoring, &wait))
+        return reply_text(c, MHD_HTTP_SERVICE_UNAVAILABLE, wait.msg);
     if (strcmp(path, "/health") == 0)
         return reply_text(c, MHD_HTTP_OK, "OK");
     if (strcmp(path, "/role") == 0)

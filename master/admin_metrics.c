@@ -36,7 +36,7 @@ static struct tiers sum_nodes(struct master *m)
 static void put_checkpoints(struct master *m, struct mcfs_buf *b)
 {
     struct checkpoint_state c;
-    if (!m->checkpointer)
+    if (!restoring_is_over(m->restoring) || !m->checkpointer)
         return;
     checkpointer_state(m->checkpointer, &c);
     put(b, "snapshots_taken_total", "counter", "Snapshots published.", (double)c.taken);
@@ -59,6 +59,12 @@ void admin_metrics(struct master *m, struct mcfs_buf *b)
     directory_stats(m->directory, &s);
     directory_leave(m->directory, slot);
     mcfs_rpc_server_counts(m->server, &connections, &requests);
+    uint64_t restore_done, restore_all;
+    restoring_figures(m->restoring, &restore_done, &restore_all);
+    put(b, "restoring", "gauge", "1 while a snapshot is being restored.",
+        !restoring_is_over(m->restoring));
+    put(b, "restore_shards_done", "gauge", "Shards of it that are restored.", (double)restore_done);
+    put(b, "restore_shards", "gauge", "Shards that it has.", (double)restore_all);
     put(b, "objects", "gauge", "Visible objects.", (double)s.objects);
     put(b, "object_bytes", "gauge", "Sum of their sizes.", (double)s.object_bytes);
     put(b, "directories", "gauge", "Directories that keys imply.", (double)s.directories);

@@ -214,7 +214,7 @@ int main(int argc, char **argv)
     struct directory *copy = make();
     struct restore_result restored;
     began = mcfs_mono_ns();
-    if (restore_newest(copy, store, "bench", &restored, &err) || restored.kept != keys)
+    if (restore_newest(copy, store, "bench", NULL, &restored, &err) || restored.kept != keys)
         return 1;
     double restore_s = (double)(mcfs_mono_ns() - began) / 1e9;
     snap_repo_delete(store, "bench", id, &err);

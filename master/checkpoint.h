@@ -61,14 +61,17 @@ struct restore_result {
 struct restore_watch {
     void (*progress)(uint64_t done, uint64_t all, void *arg); /* shards; one call at a time */
     void *arg;
+    void (*candidate)(const char *id, void *arg); /* of restore_newest, which tries it; or NULL */
 };
 /* Restores this snapshot into an empty directory, which is empty again when that fails.  watch may
  * be NULL.  The caller frees the buffers of out. */
 int restore_one(struct directory *d, struct mcfs_object_store *store, const char *cluster,
                 const char *id, const struct restore_watch *watch, struct restore_result *out,
                 struct mcfs_error *err);
-/* Restores the newest snapshot that can be; out->id is "" when there is none. */
+/* Restores the newest snapshot that can be; out->id is "" when there is none.  watch may be NULL.
+ */
 int restore_newest(struct directory *d, struct mcfs_object_store *store, const char *cluster,
-                   struct restore_result *out, struct mcfs_error *err);
+                   const struct restore_watch *watch, struct restore_result *out,
+                   struct mcfs_error *err);
 
 #endif

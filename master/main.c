@@ -98,6 +98,9 @@ static int make_directory(struct master *m, struct mcfs_error *err)
                                       .arg = m};
     if (m->flags.state_dir && mcfs_make_dirs(m->flags.state_dir, 0755, err))
         return -1;
+    m->restoring = restoring_new(err);
+    if (!m->restoring)
+        return -1;
     m->nodes = nodes_new(m->flags.state_dir, (uint32_t)m->flags.client_ttl_ms, err);
     if (!m->nodes)
         return -1;
@@ -111,7 +114,8 @@ static int start_snapshots(struct master *m, struct mcfs_object_store *store,
 {
     *restored = (struct restore_result){0};
     if (m->flags.enable_snapshot_restore &&
-        restore_newest(m->directory, store, m->flags.cluster_id, restored, err))
+        restore_newest(m->directory, store, m->flags.cluster_id, restoring_watch(m->restoring),
+                       restored, err))
         return -1;
     m->restored_objects = restored->kept;
     m->restore_dropped_objects = restored->incomplete + restored->twice;
@@ -214,16 +218,18 @@ static int run(struct master *m, struct mcfs_error *err)
     const char *where = strcmp(m->flags.snapshot_object_store_type, "s3") == 0
                             ? "s3://" /* the bucket that the environment names */
                             : m->flags.snapshot_local_path;
-    if (rc == 0 && where) {
-        store = snap_store_open(where, err);
-        rc = store ? start_snapshots(m, store, &restored, err) : -1;
-    }
-    /* Whoever is answered over RPC finds the admin HTTP there as well. */
+    /* Both answer while the restore goes on, if only with how far it is; whoever is answered over
+     * RPC finds the admin HTTP there as well. */
     if (rc == 0 && m->admin)
         rc = admin_http_start(m->admin, err);
     if (rc == 0)
         rc = mcfs_rpc_server_start(m->server, err);
+    if (rc == 0 && where) {
+        store = snap_store_open(where, err);
+        rc = store ? start_snapshots(m, store, &restored, err) : -1;
+    }
     if (rc == 0) {
+        restoring_end(m->restoring);
         mcfs_info("serving");
         sd_notify(0, "READY=1");
         serve(m, &signals);
@@ -236,6 +242,7 @@ static int run(struct master *m, struct mcfs_error *err)
     checkpointer_free(m->checkpointer);
     directory_free(m->directory);
     nodes_free(m->nodes);
+    restoring_free(m->restoring);
     mcfs_buf_free(&restored.segments);
     mcfs_buf_free(&restored.tasks);
     mcfs_buf_free(&restored.discarded);

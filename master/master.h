@@ -9,6 +9,7 @@
 #include "master/directory.h"
 #include "master/flags.h"
 #include "master/nodes.h"
+#include "master/restoring.h"
 
 #include <stdatomic.h>
 
@@ -18,7 +19,9 @@ struct master {
     struct master_flags flags;
     struct directory *directory;
     struct nodes *nodes;
-    struct checkpointer *checkpointer; /* NULL: no snapshot store */
+    struct restoring *restoring;
+    struct checkpointer *checkpointer; /* NULL: no snapshot store; not to be asked before the
+                                          restore is over */
     struct mcfs_rpc_server *server;
     struct admin_http *admin; /* NULL: metrics_port is 0 */
     uint32_t

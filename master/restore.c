@@ -110,7 +110,8 @@ int restore_one(struct directory *d, struct mcfs_object_store *store, const char
 }
 
 int restore_newest(struct directory *d, struct mcfs_object_store *store, const char *cluster,
-                   struct restore_result *out, struct mcfs_error *err)
+                   const struct restore_watch *watch, struct restore_result *out,
+                   struct mcfs_error *err)
 {
     char(*ids)[SNAP_ID_SIZE];
     size_t count;
@@ -120,14 +121,17 @@ int restore_newest(struct directory *d, struct mcfs_object_store *store, const c
     int64_t began = mcfs_mono_ms();
     for (size_t i = 0; i < count; i++) {
         struct mcfs_error bad = MCFS_ERROR_INIT;
-        if (restore_one(d, store, cluster, ids[i], NULL, out, &bad)) {
+        if (watch && watch->candidate)
+            watch->candidate(ids[i], watch->arg);
+        if (restore_one(d, store, cluster, ids[i], watch, out, &bad)) {
             mcfs_error("snapshot %s cannot be restored: %s", ids[i], bad.msg);
             out->failed_candidates++;
             continue;
         }
         mcfs_info("snapshot %s restored in %" PRId64 " ms: %" PRIu64 " objects kept, %" PRIu64
-                  " without a complete replica dropped",
-                  out->id, mcfs_mono_ms() - began, out->kept, out->incomplete);
+                  " dropped (%" PRIu64 " without a complete replica, %" PRIu64 " there already)",
+                  out->id, mcfs_mono_ms() - began, out->kept, out->incomplete + out->twice,
+                  out->incomplete, out->twice);
         if (out->twice)
             mcfs_warning("snapshot %s: %" PRIu64 " objects are in it twice", out->id, out->twice);
         if (out->incomplete > out->kept)

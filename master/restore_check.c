@@ -34,7 +34,7 @@ static int try_one(struct directory *d, struct mcfs_object_store *store, const c
                    struct mcfs_restore_check *out, struct mcfs_error *err)
 {
     struct restore_result r = {0};
-    struct restore_watch w = {watch->progress, watch->arg};
+    struct restore_watch w = {.progress = watch->progress, .arg = watch->arg};
     int64_t began = mcfs_mono_ns();
     int rc = restore_one(d, store, cluster, id, watch->progress ? &w : NULL, &r, err);
     if (rc == 0) {

@@ -104,6 +104,8 @@ int service_handle(void *arg, struct mcfs_rpc_request *request, struct mcfs_erro
         return mcfs_fail(err, MCFS_INVALID_PARAMS, "no method '%.*s'",
                          (int)(request->method.len < 64 ? request->method.len : 64),
                          request->method.data);
+    if (restoring_wait(m->restoring, err))
+        return -1;
     /* These wait for a store, which may be far away, and touch no object: a checkpoint's fork must
      * not wait for them. */
     if (strncmp(method->name, "Snapshot", 8) == 0)

@@ -297,11 +297,15 @@ int mcfs_rpc_call(struct mcfs_rpc_client *c, const char *method, const struct mc
                 give_back(c, fd);
                 if (last.code == MCFS_OK)
                     return 0;
-                if (err)
-                    *err = last;
-                return -1;
+                if (last.code != MCFS_UNAVAILABLE_IN_CURRENT_STATUS) {
+                    if (err)
+                        *err = last;
+                    return -1;
+                }
+                pooled = false; /* not carried out: the peer is not ready yet */
+            } else {
+                close(fd);
             }
-            close(fd);
         }
         if (rc < 0 && last.errnum == EINTR)
             return mcfs_fail_errno(err, EINTR, "%s", method);

@@ -19,7 +19,8 @@
  * Client: blocking calls over a pool of connections, each used by one caller at a time, so that a
  * call costs one send and one receive in the caller's own thread.  Broken connections are replaced
  * and calls repeated until the deadline: every method of this project can be repeated (see struct
- * mcfs_rpc_reply).
+ * mcfs_rpc_reply).  So is a call that is answered UNAVAILABLE_IN_CURRENT_STATUS: a peer that is not
+ * ready yet (a master that restores).
  */
 
 #include "common/buf.h"

@@ -366,7 +366,13 @@ int session_start(struct mcfs_master *m, struct mcfs_error *err)
     if (rc)
         return mcfs_fail_errno(err, rc, "session thread");
     m->started = true;
-    return session_wait(m, mcfs_mono_ms() + m->timeout_ms, NULL, err) ? 0 : -1;
+    /* A master that restores is there, and will be ready, however long that takes. */
+    while (!session_wait(m, mcfs_mono_ms() + m->timeout_ms, NULL, err)) {
+        MCFS_LOCK_SCOPE(&m->lock);
+        if (m->stopping || m->last.code != MCFS_UNAVAILABLE_IN_CURRENT_STATUS)
+            return -1;
+    }
+    return 0;
 }
 
 void session_stop(struct mcfs_master *m)

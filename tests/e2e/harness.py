@@ -87,10 +87,12 @@ class Master:
             self.env["MOONCAKE_SNAPSHOT_LOCAL_PATH"] = str(snapshots)
         self.start()
 
-    def start(self):
+    def start(self, wait=True):
         self.process = subprocess.Popen(self.args, env=self.env, stdout=subprocess.DEVNULL,
                                         stderr=open(self.log, "ab"))
         self.world.processes.append(self.process)
+        if not wait:
+            return
         wait_until(lambda: self.answers() or self.process.poll() is not None, what="master")
         assert self.process.poll() is None, open(self.log).read()
 
@@ -99,7 +101,7 @@ class Master:
             with Rpc(self.address) as rpc:
                 rpc.call("Status")
             return True
-        except OSError:
+        except (OSError, RpcError): # not there yet, or it restores
             return False
 
     def kill(self, sig=signal.SIGKILL):

@@ -3,10 +3,14 @@
 import json
 import os
 import re
+import subprocess
+import threading
+import urllib.error
+import urllib.request
 
 import msgpack
 import pytest
-from harness import CTL, Master, Mount, Rpc, run
+from harness import CTL, PATIENCE, Master, Mount, Rpc, RpcError, free_port, is_mounted, run, wait_until
 from s3 import Proxy, Server, s3rver
 
 FLAGS = ["--enable_snapshot", "--enable_snapshot_restore", "--snapshot_object_store_type=s3"]
@@ -25,6 +29,20 @@ def s3(world, request):
 
 def ctl(s3, *args, check=True):
     return run(CTL, "snapshot", *args, check=check, env=dict(os.environ, **s3.env))
+
+
+def fetch(port, path):
+    try:
+        r = urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=20 * PATIENCE)
+        return r.status, r.read().decode()
+    except urllib.error.HTTPError as e:
+        return e.code, e.read().decode()
+    except OSError:
+        return 0, ""
+
+
+def health(port):
+    return fetch(port, "/health")
 
 
 def write(path, data):
@@ -142,3 +160,42 @@ def test_snapshot_source_in_s3(world, s3):
     assert os.listdir(os.path.join(view.mnt, "history", ident, "default")) == ["k"]
     assert os.path.getsize(os.path.join(view.mnt, "snapshots", ident, "metadata")) > 0
     view.umount()
+
+
+def test_while_a_master_restores(world, s3):
+    """It says so and how far it is, nothing half restored is shown, and a mount waits for it."""
+    port = free_port()
+    flags = FLAGS + [f"--metrics_port={port}"]
+    master = Master(world, *flags, env=s3.env)
+    m = Mount(world, source=master.address, options=["rpc_timeout=1s"])
+    for i in range(50):
+        write(m.key(f"k{i}"), b"x")
+    ident = m.snapshot()
+    m.umount()
+    master.kill()
+    held = threading.Event()
+    s3.fault = lambda method, path, turn: \
+        held.wait() and None if method == "GET" and f"{ident}/metadata" in path else None
+    master.start(wait=False)
+    try:
+        wait_until(lambda: health(port)[0] == 503, what="master's first answer")
+        assert f"restoring snapshot {ident}: 0 of" in health(port)[1] or "(none yet)" in health(port)[1]
+        with Rpc(master.address) as rpc:
+            for call in (("GetReplicaList", 0, "default", "k1"), ("List", "default", "", 0, 10),
+                         ("Status",), ("SnapshotList",), ("PutStart", 0, "default", "k", 1, True)):
+                with pytest.raises(RpcError, match="restoring") as e:
+                    rpc.call(*call)
+                assert e.value.code == -1010
+        assert "mooncakefs_restoring 1\n" in fetch(port, "/metrics")[1]
+        r = run(CTL, "--master", master.address, "--timeout=1s", "status", check=False)
+        assert r.returncode == 1 and b"restoring" in r.stderr
+        mounting = subprocess.Popen(m.command(), env=m.env)
+        wait_until(lambda: "restoring" in m.log_text(), what="mount that is told to wait")
+        assert mounting.poll() is None and not is_mounted(m.mnt)
+    finally:
+        held.set()
+    assert mounting.wait(30 * PATIENCE) == 0
+    assert sorted(os.listdir(m.keys)) == sorted(f"k{i}" for i in range(50))
+    assert health(port)[0] == 200
+    assert f"snapshot {ident} restored" in master.log_text()
+    m.umount()
