@@ -208,7 +208,7 @@ static void init_file(struct inode *inode, void *arg)
 {
     const struct history_entry *e = arg;
     inode->size = e->size;
-    inode->attr = (struct mcfs_attr){e->mode, e->uid, e->gid, e->mtime_ns};
+    inode->attr = (struct mcfs_attr){e->mode & 07777, e->uid, e->gid, e->mtime_ns};
 }
 
 static int lookup_key(struct fs *fs, struct inode *parent, const char *name, struct where *w,

@@ -4,6 +4,7 @@
 #include "common/cleanup.h"
 #include "common/crc32c.h"
 #include "common/file.h"
+#include "common/hash.h"
 
 #include <fcntl.h>
 #include <limits.h>
@@ -32,7 +33,7 @@ struct header {
 
 struct history_index {
     char id[SNAP_ID_SIZE];
-    void *map;
+    void *map; /* NULL: the bytes are somebody else's */
     size_t map_bytes;
     const struct header *header;
     const struct tenant *tenants;
@@ -107,18 +108,24 @@ static uint32_t sum_of(const struct header *h, const struct tenant *tenants)
     return mcfs_crc32c(sum, tenants, h->tenants * sizeof(*tenants));
 }
 
-static bool is_whole(const struct history_index *x, const struct snap_info *info)
+/* Finds the parts of `bytes` bytes at the header, none of which is taken at its word. */
+static bool find_parts(struct history_index *x, size_t bytes, const struct snap_info *info)
 {
     const struct header *h = x->header;
-    size_t left = x->map_bytes - sizeof(*h);
+    if (bytes < sizeof(*h))
+        return false;
+    size_t left = bytes - sizeof(*h);
     if (h->magic != MAGIC || h->created_ms != info->created_ms ||
         h->replica_next_id != info->replica_next_id || h->tenants > TENANTS_MAX ||
         h->tenants > left / sizeof(struct tenant))
         return false;
     left -= h->tenants * sizeof(struct tenant);
+    x->tenants = (const void *)(h + 1);
     if (h->entries > left / sizeof(struct history_entry))
         return false;
     left -= h->entries * sizeof(struct history_entry);
+    x->entries = (const void *)(x->tenants + h->tenants);
+    x->text = (const char *)(x->entries + h->entries);
     if (left != h->text_bytes || h->sum != sum_of(h, x->tenants))
         return false;
     for (uint32_t i = 0; i < h->tenants; i++)
@@ -128,41 +135,48 @@ static bool is_whole(const struct history_index *x, const struct snap_info *info
     return true;
 }
 
+struct history_index *history_index_from(const void *bytes, size_t len, const char *id,
+                                         const struct snap_info *info)
+{
+    struct history_index *x = calloc(1, sizeof(*x));
+    if (!x)
+        return NULL;
+    memcpy(x->id, id, SNAP_ID_SIZE);
+    x->header = bytes;
+    if (find_parts(x, len, info))
+        return x;
+    free(x);
+    return NULL;
+}
+
 /* NULL when it is not there or not right: then it is made anew. */
 static struct history_index *open_file(const char *path, const char *id,
                                        const struct snap_info *info)
 {
     struct stat st;
     _cleanup_fd_ int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0 || fstat(fd, &st) || (uint64_t)st.st_size < sizeof(struct header))
+    if (fd < 0 || fstat(fd, &st) || st.st_size <= 0)
         return NULL;
-    struct history_index *x = calloc(1, sizeof(*x));
-    if (!x)
+    void *map = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_SHARED, fd, 0);
+    if (map == MAP_FAILED)
         return NULL;
-    memcpy(x->id, id, SNAP_ID_SIZE);
+    struct history_index *x = history_index_from(map, (size_t)st.st_size, id, info);
+    if (!x) {
+        munmap(map, (size_t)st.st_size);
+        return NULL;
+    }
+    x->map = map;
     x->map_bytes = (size_t)st.st_size;
-    x->map = mmap(NULL, x->map_bytes, PROT_READ, MAP_SHARED, fd, 0);
-    if (x->map == MAP_FAILED) {
-        x->map = NULL;
-        history_index_close(x);
-        return NULL;
-    }
-    x->header = x->map;
-    x->tenants = (const void *)(x->header + 1);
-    if (x->header->tenants <= TENANTS_MAX) {
-        x->entries = (const void *)(x->tenants + x->header->tenants);
-        x->text = (const char *)x->entries + x->header->entries * sizeof(struct history_entry);
-        if (is_whole(x, info))
-            return x;
-    }
-    history_index_close(x);
-    return NULL;
+    return x;
 }
 
 /* ---- making ---- */
 
+#define SLOTS (2u * 65536)
+
 struct making {
     struct mcfs_buf entries, text, tenants; /* tenants: as they are met */
+    uint32_t *slots;                        /* tenants by hash: number + 1, or 0 */
     uint32_t place, last;
     bool (*stop)(void *arg);
     void *arg;
@@ -187,14 +201,22 @@ static uint32_t tenant_number(struct making *m, struct mcfs_slice name)
         return TENANTS_MAX;
     if (m->last < count && mcfs_slice_eq(mcfs_slice_str(tenant_at(m, m->last)->name), name))
         return m->last;
-    for (uint32_t i = 0; i < count; i++)
-        if (mcfs_slice_eq(mcfs_slice_str(tenant_at(m, i)->name), name))
-            return m->last = i;
+    if (!m->slots && !(m->slots = calloc(SLOTS, sizeof(*m->slots)))) {
+        m->tenants.failed = true;
+        return TENANTS_MAX;
+    }
+    uint64_t at = mcfs_hash(name.data, name.len) % SLOTS;
+    for (; m->slots[at]; at = (at + 1) % SLOTS)
+        if (mcfs_slice_eq(mcfs_slice_str(tenant_at(m, m->slots[at] - 1)->name), name))
+            return m->last = m->slots[at] - 1;
     if (count == TENANTS_MAX)
         return TENANTS_MAX;
     if (name.len)
         memcpy(t.name, name.data, name.len);
     mcfs_buf_append(&m->tenants, &t, sizeof(t));
+    if (m->tenants.failed)
+        return TENANTS_MAX;
+    m->slots[at] = count + 1;
     return m->last = count;
 }
 
@@ -208,6 +230,8 @@ static int add_object(const struct snap_object *o, void *arg, struct mcfs_error 
         complete |= o->replicas[i].status == MCFS_REPLICA_COMPLETE;
         newest = MCFS_MAX(newest, o->replicas[i].id);
     }
+    if (m->tenants.failed)
+        return mcfs_fail_errno(err, ENOMEM, "history");
     /* What a master would not restore was not visible either. */
     if (!complete || tenant == TENANTS_MAX || o->key.len > MCFS_KEY_MAX || o->key.len == 0)
         return 0;
@@ -227,9 +251,7 @@ static int add_object(const struct snap_object *o, void *arg, struct mcfs_error 
                               .hard_pin = o->hard_pin};
     mcfs_buf_append(&m->text, o->key.data, o->key.len);
     mcfs_buf_append(&m->entries, &e, sizeof(e));
-    return m->text.failed || m->entries.failed || m->tenants.failed
-               ? mcfs_fail_errno(err, ENOMEM, "history")
-               : 0;
+    return m->text.failed || m->entries.failed ? mcfs_fail_errno(err, ENOMEM, "history") : 0;
 }
 
 static int by_key(const void *a, const void *b, void *arg)
@@ -240,6 +262,14 @@ static int by_key(const void *a, const void *b, void *arg)
         return strcmp(tenant_at(m, x->tenant)->name, tenant_at(m, y->tenant)->name);
     return mcfs_slice_cmp(mcfs_slice(m->text.data + x->key_at, x->key_len),
                           mcfs_slice(m->text.data + y->key_at, y->key_len));
+}
+
+/* What is there twice stands in the order of the snapshot: the first counts, as in a restore. */
+static int by_key_and_place(const void *a, const void *b, void *arg)
+{
+    const struct history_entry *x = a, *y = b;
+    int c = by_key(a, b, arg);
+    return c ? c : (x->key_at > y->key_at) - (x->key_at < y->key_at);
 }
 
 static int by_name(const void *a, const void *b)
@@ -253,7 +283,7 @@ static void arrange(struct making *m)
     struct history_entry *e = (void *)m->entries.data;
     size_t n = m->entries.len / sizeof(*e), kept = 0;
     if (n)
-        qsort_r(e, n, sizeof(*e), by_key, m);
+        qsort_r(e, n, sizeof(*e), by_key_and_place, m);
     for (size_t i = 0; i < n; i++)
         if (kept == 0 || by_key(&e[kept - 1], &e[i], m) != 0)
             e[kept++] = e[i];
@@ -326,5 +356,6 @@ struct history_index *history_index_open(const char *dir, struct mcfs_object_sto
     mcfs_buf_free(&m.entries);
     mcfs_buf_free(&m.text);
     mcfs_buf_free(&m.tenants);
+    free(m.slots);
     return x;
 }

@@ -28,6 +28,10 @@ struct history_index *history_index_open(const char *dir, struct mcfs_object_sto
                                          bool (*stop)(void *arg), void *arg,
                                          struct mcfs_error *err);
 void history_index_close(struct history_index *x);
+/* The same from the bytes of such a file, which stay the caller's and must outlive the index; NULL
+ * when they are not an index of this snapshot.  For tests and fuzzers. */
+struct history_index *history_index_from(const void *bytes, size_t len, const char *id,
+                                         const struct snap_info *info);
 
 const char *history_index_id(const struct history_index *x);
 /* Tenants, in order; NULL behind the last.  Valid as long as the index. */

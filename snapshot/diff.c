@@ -64,9 +64,23 @@ static int compare(const struct part *pa, const struct item *a, const struct par
     return c ? c : mcfs_slice_cmp(key_of(pa, a), key_of(pb, b));
 }
 
+/* What is there twice stands in the order of the snapshot. */
 static int compare_items(const void *a, const void *b, void *arg)
 {
-    return compare(arg, a, arg, b);
+    const struct item *x = a, *y = b;
+    int c = compare(arg, x, arg, y);
+    return c ? c : (x->at > y->at) - (x->at < y->at);
+}
+
+/* Of what is there twice the first counts, as in a restore. */
+static void drop_doubles(struct part *p)
+{
+    struct item *items = (void *)p->items.data;
+    size_t n = p->items.len / sizeof(*items), kept = 0;
+    for (size_t i = 0; i < n; i++)
+        if (kept == 0 || compare(p, &items[kept - 1], p, &items[i]) != 0)
+            items[kept++] = items[i];
+    p->items.len = kept * sizeof(*items);
 }
 
 static int load(struct snap_reader *r, struct part *p, uint32_t number, uint32_t of,
@@ -84,6 +98,7 @@ static int load(struct snap_reader *r, struct part *p, uint32_t number, uint32_t
     if (p->items.len)
         qsort_r(p->items.data, p->items.len / sizeof(struct item), sizeof(struct item),
                 compare_items, p);
+    drop_doubles(p);
     return 0;
 }
 

@@ -351,6 +351,9 @@ int snap_reader_shard(struct snap_reader *r, uint32_t place,
     if (r->has_extra &&
         fetch(r, EXTRA_FILE, s->extra.offset, s->extra.length, &s->extra_crc, &extra, err))
         return -1;
+    if (r->has_extra && extra.len == 0) /* which would mean that there are no attributes */
+        return mcfs_fail(err, MCFS_FILE_READ_FAIL, "%s/" EXTRA_FILE ", shard %u: holds nothing",
+                         r->id, s->metadata.shard);
     if (snap_decode_shard(mcfs_slice(metadata.data, metadata.len),
                           mcfs_slice(extra.data, extra.len), fn, arg, err))
         return mcfs_error_prefix(err, "%s/metadata, shard %u", r->id, s->metadata.shard);
