@@ -179,5 +179,7 @@ def test_backup_dir_takes_what_the_store_refuses(world):
 def test_bench_snapshot(world):
     """The benchmark checks what it measures, and leaves nothing behind."""
     out = run(CTL, "bench", "snapshot", "5000", world.path("bench")).stdout.splitlines()[-1]
-    assert json.loads(out)["keys"] == 5000
+    out = json.loads(out)
+    assert out["keys"] == 5000 and out["checkpoint_s"] > 0 and out["restart_s"] > 0
+    assert out["master_kib"] > 0 and out["checkpoint_private_kib"] >= 0
     assert sum(len(files) for _, _, files in os.walk(world.path("bench"))) == 0

@@ -56,23 +56,26 @@ void bench_stop(pid_t pid)
     waitpid(pid, NULL, 0);
 }
 
-static uint64_t pss_bytes(pid_t pid)
+/* A field of smaps_rollup, bytes; 0 for a process that has gone. */
+static uint64_t field_bytes(pid_t pid, const char *field)
 {
     char path[64], line[128];
     uint64_t kib = 0;
+    size_t len = strlen(field);
     snprintf(path, sizeof(path), "/proc/%d/smaps_rollup", (int)pid);
     _cleanup_file_ FILE *f = fopen(path, "re");
     while (f && fgets(line, sizeof(line), f))
-        if (sscanf(line, "Pss: %" SCNu64, &kib) == 1)
+        if (strncmp(line, field, len) == 0 && line[len] == ':' &&
+            sscanf(line + len + 1, "%" SCNu64, &kib) == 1)
             break;
     return kib * 1024;
 }
 
 /* Children are listed with the thread that forked them. */
-uint64_t bench_memory(pid_t pid)
+static uint64_t children_bytes(pid_t pid, const char *field)
 {
     char path[320];
-    uint64_t sum = pss_bytes(pid);
+    uint64_t sum = 0;
     snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
     _cleanup_dir_ DIR *tasks = opendir(path);
     for (struct dirent *e; tasks && (e = readdir(tasks));) {
@@ -80,9 +83,19 @@ uint64_t bench_memory(pid_t pid)
         snprintf(path, sizeof(path), "/proc/%d/task/%s/children", (int)pid, e->d_name);
         _cleanup_file_ FILE *f = fopen(path, "re");
         while (f && fscanf(f, "%d", &child) == 1)
-            sum += pss_bytes(child);
+            sum += field_bytes(child, field);
     }
     return sum;
+}
+
+uint64_t bench_memory(pid_t pid)
+{
+    return field_bytes(pid, "Pss") + children_bytes(pid, "Pss");
+}
+
+uint64_t bench_children_private(pid_t pid)
+{
+    return children_bytes(pid, "Private_Dirty");
 }
 
 uint16_t bench_free_port(void)

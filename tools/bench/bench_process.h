@@ -21,6 +21,9 @@ void bench_stop(pid_t pid);
 /* Proportional set size of a process and its children, bytes: shared pages count once. */
 uint64_t bench_memory(pid_t pid);
 
+/* What its children have written to and share with nobody, bytes. */
+uint64_t bench_children_private(pid_t pid);
+
 /* A TCP port of 127.0.0.1 that is free now. */
 uint16_t bench_free_port(void);
 
