@@ -25,10 +25,15 @@ int snap_repo_files(struct mcfs_object_store *store, const char *cluster, const 
                     mcfs_object_list_fn fn, void *arg, struct mcfs_error *err)
 {
     char prefix[SNAP_PATH_MAX];
+    struct mcfs_object_info info;
     if (names_check(cluster, id, err))
         return -1;
     snap_path(prefix, sizeof(prefix), cluster, id, "");
-    return store->ops->list(store, prefix, fn, arg, err);
+    if (store->ops->list(store, prefix, fn, arg, err))
+        return -1;
+    /* A deletion takes the descriptor first: while it is there, so was all that was listed. */
+    snap_path(prefix, sizeof(prefix), cluster, id, "descriptor.txt");
+    return store->ops->stat(store, prefix, &info, err);
 }
 
 /* ---- listing ---- */

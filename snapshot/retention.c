@@ -147,7 +147,10 @@ int snap_repo_clear(struct mcfs_object_store *store, const char *cluster, int64_
     _cleanup_free_ struct repo_item *items = NULL;
     char prefix[SNAP_PATH_MAX], latest[SNAP_ID_SIZE] = "";
     size_t count;
-    int64_t before_ns = mcfs_wall_ns() - min_age_ms * 1000000;
+    int64_t age_ns, before_ns;
+    if (__builtin_mul_overflow(min_age_ms, 1000000, &age_ns) ||
+        __builtin_sub_overflow(mcfs_wall_ns(), age_ns, &before_ns))
+        before_ns = min_age_ms > 0 ? INT64_MIN : INT64_MAX;
     *files = 0;
     if (repo_items(store, cluster, &items, &count, err))
         return -1;

@@ -375,7 +375,8 @@ int snap_repo_clear(struct mcfs_object_store *store, const char *cluster, int64_
 int snap_repo_clear_dead(struct mcfs_object_store *store, const char *cluster, int64_t life_ms,
                          int *owner, uint32_t *files, struct mcfs_error *err);
 
-/* Files of a snapshot. */
+/* Files of a published snapshot, all of them; FILE_NOT_FOUND for one that is not published, or that
+ * is deleted while it is listed: then fn may have been called for some. */
 int snap_repo_files(struct mcfs_object_store *store, const char *cluster, const char *id,
                     mcfs_object_list_fn fn, void *arg, struct mcfs_error *err);
 ssize_t snap_repo_read(struct mcfs_object_store *store, const char *cluster, const char *id,

@@ -63,7 +63,7 @@ void ctl_print_json(json_t *value)
 
 json_t *ctl_json_bytes(struct mcfs_slice s)
 {
-    json_t *v = json_stringn(s.data, s.len);
+    json_t *v = json_stringn(s.len ? s.data : "", s.len);
     if (v)
         return v;
     _cleanup_buf_ struct mcfs_buf b = MCFS_BUF_INIT;

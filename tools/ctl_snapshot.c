@@ -191,7 +191,8 @@ int ctl_snapshot(struct ctl *c, int argc, char **argv, struct mcfs_error *err)
 
 static void add_failed(const char *id, const char *why, void *arg)
 {
-    json_array_append_new(arg, json_pack("{s:s, s:s}", "id", id, "error", why));
+    json_array_append_new(
+        arg, json_pack("{s:s, s:o}", "id", id, "error", ctl_json_bytes(mcfs_slice_str(why))));
 }
 
 static void print_check(const struct mcfs_restore_check *r, const json_t *failed)

@@ -229,9 +229,11 @@ static bool verify_one(struct ctl *c, struct ctl_snapshots *s, const char *id, j
     bool good = r && snap_reader_verify(r, &objects, &bad) == 0;
     bool sums = r && snap_reader_has_extra(r);
     snap_reader_close(r);
-    json_array_append_new(list, json_pack("{s:s, s:b, s:b, s:I, s:s*}", "id", id, "ok", (int)good,
-                                          "checksums", (int)sums, "objects", (json_int_t)objects,
-                                          "error", good ? NULL : bad.msg));
+    json_t *v = json_pack("{s:s, s:b, s:b, s:I}", "id", id, "ok", (int)good, "checksums", (int)sums,
+                          "objects", (json_int_t)objects);
+    if (!good) /* which may name a key, and that may hold any bytes */
+        json_object_set_new(v, "error", ctl_json_bytes(mcfs_slice_str(bad.msg)));
+    json_array_append_new(list, v);
     if (!c->o.json && good)
         printf("%s  good, %" PRIu64 " objects%s\n", id, objects,
                sums ? "" : " (Mooncake's: without checksums)");

@@ -82,7 +82,7 @@
     X(SNAPSHOT_LIST, "SnapshotList", "[]", "[[id, created_ms, bytes] ...]",                        \
       "Published snapshots, newest first.")                                                        \
     X(SNAPSHOT_FILES, "SnapshotFiles", "[id]", "[[name, size, mtime_ns] ...]",                     \
-      "Files of a snapshot.")                                                                      \
+      "Files of a published snapshot.")                                                            \
     X(SNAPSHOT_READ, "SnapshotRead", "[id, name, offset, length]", "bin", "Bytes of such a file.") \
     X(SNAPSHOT_PRUNE, "SnapshotPrune", "[keep or 0, min_age_ms]", "[snapshots, files]",            \
       "Deletes all but the newest `keep` snapshots (0: none), and files of that age that "         \

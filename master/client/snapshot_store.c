@@ -150,7 +150,13 @@ static int store_list(struct mcfs_object_store *store, const char *prefix, mcfs_
     int rc = mcfs_master_snapshots(s->master, add_id, &ids, NULL, err);
     for (size_t at = 0; rc == 0 && at + sizeof(f.id) <= ids.len; at += sizeof(f.id)) {
         memcpy(f.id, ids.data + at, sizeof(f.id));
-        rc = mcfs_master_snapshot_files(s->master, f.id, add_file, &f, NULL, err);
+        struct mcfs_error bad = MCFS_ERROR_INIT;
+        if (mcfs_master_snapshot_files(s->master, f.id, add_file, &f, NULL, &bad) == 0 ||
+            bad.errnum == ENOENT) /* deleted meanwhile */
+            continue;
+        rc = -1;
+        if (err)
+            *err = bad;
     }
     if (rc == 0 && (ids.failed || f.list.failed))
         rc = mcfs_fail_errno(err, ENOMEM, "list of snapshots");

@@ -113,7 +113,8 @@ def hostile():
     }
 
 
-def test_claims_cost_no_memory(world):
+def around(world):
+    """The folder of a snapshot that lacks `metadata`."""
     folder = world.path("store", ID)
     os.makedirs(folder)
     write(os.path.join(folder, "manifest.txt"), f"messagepack|1.0.0|{ID}".encode())
@@ -121,6 +122,32 @@ def test_claims_cost_no_memory(world):
     write(os.path.join(folder, "segments"),
           frame(pack({"ma": 1, "an": [], "ms": {}, "cs": {}, "ld": {}})))
     write(os.path.join(folder, "task_manager"), frame(pack([])))
+    return folder
+
+
+def test_a_reason_that_names_any_bytes(world):
+    """A key that is no text and cannot be kept stands in the reason, in JSON as well."""
+    folder = around(world)
+    replica = [1, 3, 2, ["1-2", 1, "e"]]
+    for key in (b"\xff" * 5000, b"k"):
+        o = ["1-2", 1, 1 if key == b"k" else 1 << 60, 0, False, 0, 1, 1, replica, False, ""]
+        name = b"\xda" + len(key).to_bytes(2, "big") + key
+        body = b"\x93" + pack("\u00ff") + name + pack(o)
+        write(os.path.join(folder, "metadata"),
+              pack({"shards": {5: shard(b"\x91", body)}, "discarded_replicas": [],
+                    "replica_next_id": 2}))
+        if key == b"k":
+            assert ctl("restore", "--check", folder)[0] == 0
+            continue
+        r = json.loads(run(CTL, "snapshot", "verify", folder, "--json", check=False).stdout)
+        assert len(r) == 1
+        status, out, _, _ = ctl("restore", "--check", os.path.dirname(folder), "--json")
+        failed = json.loads(out)["failed_candidates"]
+        assert status == 1 and [f["id"] for f in failed] == [ID] and failed[0]["error"], out
+
+
+def test_claims_cost_no_memory(world):
+    folder = around(world)
     good = b"\x83" + pack("shards") + b"\x80" + pack("discarded_replicas") + pack([]) + \
         pack("replica_next_id") + pack(1)
     write(os.path.join(folder, "metadata"), good)

@@ -296,6 +296,9 @@ Test(snapshot_publication, what_the_dead_left_goes_at_once_but_only_for_the_owne
     cr_assert_eq(files, 0u, "somebody else may be writing them");
     cr_assert(exists("", "20260101_000000_002", ""));
     close(owner);
+    cr_assert_eq(snap_repo_clear(store, "", INT64_MAX, &files, &err), 0);
+    cr_assert_eq(snap_repo_clear(store, "", INT64_MAX / 1000000 + 1, &files, &err), 0);
+    cr_assert_eq(files, 0u, "nothing is as old as that");
     cr_assert_eq(snap_repo_clear_dead(store, "", 60000, &other, &files, &err), 0);
     cr_assert_geq(other, 0);
     cr_assert_eq(files, 3u);
@@ -638,6 +641,28 @@ Test(snapshot_publication, files_and_ranges)
     cr_assert_eq(snap_repo_read(store, "c", list[0].id, "absent", 0, buf, 64, &err), -1);
     cr_assert_eq(err.code, MCFS_FILE_NOT_FOUND);
     free(list);
+}
+
+static bool remove_whole(const struct mcfs_object_info *info, void *arg)
+{
+    (void)info;
+    return snap_repo_delete(store, "c", arg, NULL) == 0;
+}
+
+static bool any_file(const struct mcfs_object_info *info, void *arg)
+{
+    (void)info;
+    (void)arg;
+    return true;
+}
+
+Test(snapshot_publication, what_is_deleted_while_it_is_listed_is_no_snapshot)
+{
+    static char id[] = "20260101_000000_000";
+    write_one(store, "c", id);
+    cr_assert_eq(snap_repo_files(store, "c", id, any_file, NULL, &err), 0, "%s", err.msg);
+    cr_assert_eq(snap_repo_files(store, "c", id, remove_whole, id, &err), -1);
+    cr_assert_eq(err.errnum, ENOENT);
 }
 
 Test(snapshot_publication, an_empty_value_is_refused)
