@@ -49,6 +49,25 @@ static int wait_for_daemon(int fd)
     return 1;
 }
 
+static volatile pid_t waited_for;
+
+static void give_up(int sig)
+{
+    kill(waited_for, SIGTERM);
+    raise(sig); /* blocked until this returns; then by its default */
+}
+
+/* A command that is given up takes its daemon along: that may be waiting for a master that
+ * restores, and would mount when nobody expects it any more. */
+static void give_up_with_me(pid_t daemon)
+{
+    static const int signals[] = {SIGINT, SIGTERM, SIGHUP};
+    struct sigaction action = {.sa_handler = give_up, .sa_flags = (int)SA_RESETHAND};
+    waited_for = daemon;
+    for (size_t i = 0; i < MCFS_ARRAY_SIZE(signals); i++)
+        sigaction(signals[i], &action, NULL);
+}
+
 /* Detaches from the terminal; the logs go to a file from here on. */
 static int daemonize(struct start *s, int *exit_status)
 {
@@ -60,6 +79,7 @@ static int daemonize(struct start *s, int *exit_status)
         return -1;
     if (pid > 0) {
         close(fds[1]);
+        give_up_with_me(pid);
         *exit_status = wait_for_daemon(fds[0]);
         return 1;
     }

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checkpoints in Mooncake's format: taken, shown, copied away, restored."""
 import os
+import pty
 import shutil
 import signal
+import subprocess
 import time
 
 import msgpack
 import pytest
 import zstandard
-from harness import Master, Mount, Rpc, RpcError, run, wait_until
+from harness import MASTER, Master, Mount, Rpc, RpcError, free_port, run, wait_until
 
 DATA = os.path.join(os.path.dirname(__file__), "../data/snapshot")
 
@@ -190,3 +192,26 @@ def test_snapshot_methods_refuse_other_paths(world):
                        ["20260101_000000_000", "/etc/passwd"], ["", ""]):
             with pytest.raises(RpcError):
                 rpc.call("SnapshotRead", *params, 0, 100)
+
+
+def test_progress_on_a_terminal(world):
+    """A master that is started on a terminal draws a bar while it restores, and clears it."""
+    m = Mount(world)
+    for i in range(30):
+        write(m.key(f"k{i}"), b"x")
+    ident = m.snapshot()
+    m.umount()
+    ours, theirs = pty.openpty()
+    port = free_port()
+    p = subprocess.Popen([MASTER, f"--rpc_port={port}", "--metrics_port=0",
+                          "--enable_snapshot_restore",
+                          f"--snapshot_local_path={m.state}/snapshots"], stderr=theirs)
+    world.processes.append(p)
+    os.close(theirs)
+    text = b""
+    while b"serving" not in text:
+        text += os.read(ours, 4096)
+    os.close(ours)
+    bar = text.index(f"restoring {ident} [".encode())
+    assert text.index(b"\r\x1b[K", bar) < text.index(f"snapshot {ident} restored".encode())
+    assert b"30 objects kept, 0 dropped (0 without a complete replica, 0 there already)" in text

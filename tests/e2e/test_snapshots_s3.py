@@ -10,7 +10,8 @@ import urllib.request
 
 import msgpack
 import pytest
-from harness import CTL, PATIENCE, Master, Mount, Rpc, RpcError, free_port, is_mounted, run, wait_until
+from harness import (CTL, PATIENCE, Master, Mount, Rpc, RpcError, alive, free_port, is_mounted, run,
+                     wait_until)
 from s3 import Proxy, Server, s3rver
 
 FLAGS = ["--enable_snapshot", "--enable_snapshot_restore", "--snapshot_object_store_type=s3"]
@@ -192,6 +193,12 @@ def test_while_a_master_restores(world, s3):
         mounting = subprocess.Popen(m.command(), env=m.env)
         wait_until(lambda: "restoring" in m.log_text(), what="mount that is told to wait")
         assert mounting.poll() is None and not is_mounted(m.mnt)
+        daemon = m.pid()
+        mounting.terminate()
+        assert mounting.wait(30 * PATIENCE) != 0
+        wait_until(lambda: not alive(daemon), what="end of the daemon whose command was given up")
+        mounting = subprocess.Popen(m.command(), env=m.env)
+        wait_until(lambda: m.log_text().count("restoring") > 1, what="second mount that waits")
     finally:
         held.set()
     assert mounting.wait(30 * PATIENCE) == 0
