@@ -62,6 +62,7 @@ struct restore_watch {
     void (*progress)(uint64_t done, uint64_t all, void *arg); /* shards; one call at a time */
     void *arg;
     void (*candidate)(const char *id, void *arg); /* of restore_newest, which tries it; or NULL */
+    bool (*stop)(void *arg); /* asked by any thread; true ends the restore (EINTR); or NULL */
 };
 /* Restores this snapshot into an empty directory, which is empty again when that fails.  watch may
  * be NULL.  The caller frees the buffers of out. */
@@ -69,7 +70,7 @@ int restore_one(struct directory *d, struct mcfs_object_store *store, const char
                 const char *id, const struct restore_watch *watch, struct restore_result *out,
                 struct mcfs_error *err);
 /* Restores the newest snapshot that can be; out->id is "" when there is none.  watch may be NULL.
- */
+ * -1 when there is no list of them, or with EINTR when the watch stopped it. */
 int restore_newest(struct directory *d, struct mcfs_object_store *store, const char *cluster,
                    const struct restore_watch *watch, struct restore_result *out,
                    struct mcfs_error *err);

@@ -235,6 +235,10 @@ static int run(struct master *m, struct mcfs_error *err)
         serve(m, &signals);
         mcfs_info("stopping");
     }
+    if (rc && m->restoring && restoring_was_stopped(m->restoring)) {
+        mcfs_info("stopping: the restore is given up");
+        rc = 0;
+    }
     /* Its child lets go of the server's sockets, and requests ask for its state. */
     checkpointer_stop(m->checkpointer);
     admin_http_free(m->admin);

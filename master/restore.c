@@ -45,6 +45,12 @@ static void *restore_main(void *arg)
         struct mcfs_error err = MCFS_ERROR_INIT;
         if (place >= snap_reader_shards(r->reader) || atomic_load(&r->failed))
             return NULL;
+        if (r->watch && r->watch->stop && r->watch->stop(r->watch->arg)) {
+            MCFS_LOCK_SCOPE(&r->lock);
+            if (!atomic_exchange(&r->failed, true))
+                mcfs_fail_errno(&r->err, EINTR, "restore");
+            return NULL;
+        }
         if (snap_reader_shard(r->reader, place, restore_object, r, &err)) {
             MCFS_LOCK_SCOPE(&r->lock);
             if (!atomic_exchange(&r->failed, true))
@@ -124,6 +130,12 @@ int restore_newest(struct directory *d, struct mcfs_object_store *store, const c
         if (watch && watch->candidate)
             watch->candidate(ids[i], watch->arg);
         if (restore_one(d, store, cluster, ids[i], watch, out, &bad)) {
+            if (bad.errnum == EINTR) {
+                free(ids);
+                if (err)
+                    *err = bad;
+                return -1;
+            }
             mcfs_error("snapshot %s cannot be restored: %s", ids[i], bad.msg);
             out->failed_candidates++;
             continue;

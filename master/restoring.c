@@ -8,6 +8,7 @@
 
 #include <inttypes.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +22,7 @@
 struct restoring {
     struct restore_watch watch;
     int64_t began_ms;
-    atomic_bool over;
+    atomic_bool over, stopped;
     pthread_mutex_t lock; /* guards what follows */
     pthread_cond_t changed;
     char id[SNAP_ID_SIZE];
@@ -70,6 +71,22 @@ static void on_progress(uint64_t done, uint64_t all, void *arg)
     }
 }
 
+/* They are blocked in every thread, and serve() would only see them after the restore. */
+static bool is_to_end(void *arg)
+{
+    struct restoring *r = arg;
+    sigset_t pending;
+    if (sigpending(&pending) == 0 &&
+        (sigismember(&pending, SIGTERM) == 1 || sigismember(&pending, SIGINT) == 1))
+        atomic_store(&r->stopped, true);
+    return atomic_load(&r->stopped);
+}
+
+bool restoring_was_stopped(struct restoring *r)
+{
+    return atomic_load(&r->stopped);
+}
+
 struct restoring *restoring_new(struct mcfs_error *err)
 {
     struct restoring *r = calloc(1, sizeof(*r));
@@ -77,7 +94,7 @@ struct restoring *restoring_new(struct mcfs_error *err)
         mcfs_fail_errno(err, ENOMEM, "restore");
         return NULL;
     }
-    r->watch = (struct restore_watch){on_progress, r, on_candidate};
+    r->watch = (struct restore_watch){on_progress, r, on_candidate, is_to_end};
     r->began_ms = r->logged_ms = mcfs_mono_ms();
     pthread_mutex_init(&r->lock, NULL);
     mcfs_cond_init(&r->changed);

@@ -27,6 +27,10 @@ const struct restore_watch *restoring_watch(struct restoring *r);
 /* The restore is over, or there is none to be done; who waits goes on. */
 void restoring_end(struct restoring *r);
 
+/* Whether a SIGTERM or SIGINT, which every thread blocks, was seen to be waiting and has ended the
+ * restore. */
+bool restoring_was_stopped(struct restoring *r);
+
 /* Whether restoring_end was called. */
 bool restoring_is_over(struct restoring *r);
 

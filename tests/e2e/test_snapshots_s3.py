@@ -206,3 +206,31 @@ def test_while_a_master_restores(world, s3):
     assert health(port)[0] == 200
     assert f"snapshot {ident} restored" in master.log_text()
     m.umount()
+
+
+def test_a_master_that_restores_can_be_ended(world, s3):
+    master = Master(world, *FLAGS, env=s3.env)
+    m = Mount(world, source=master.address)
+    for i in range(50):
+        write(m.key(f"k{i}"), b"x")
+    ident = m.snapshot()
+    m.umount()
+    master.kill()
+    open(master.log, "w").close()
+    held, asked = threading.Event(), threading.Event()
+
+    def fault(method, path, turn):
+        if method == "GET" and f"{ident}/metadata" in path:
+            asked.set()
+            held.wait()
+
+    s3.fault = fault
+    try:
+        master.start(wait=False)
+        assert asked.wait(30 * PATIENCE)
+        master.process.terminate()
+    finally:
+        held.set()
+    assert master.process.wait(30 * PATIENCE) == 0
+    assert "the restore is given up" in master.log_text()
+    assert "restored" not in master.log_text() and "error" not in master.log_text()
