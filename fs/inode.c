@@ -272,7 +272,7 @@ struct inode *inode_find_writer(struct inode_table *t, struct mcfs_slice tenant,
     struct stripe *s = stripe_of(t, hash);
     MCFS_LOCK_SCOPE(&s->lock);
     for (struct inode *i = first(s, hash, tenant, key); i; i = i->next) {
-        if (i->kind == INODE_WRITER && !i->gone && (i->dirty || i->claimed) &&
+        if (i->kind == INODE_WRITER && !i->gone && ((i->dirty && !i->refused) || i->claimed) &&
             (!pid || same_process(pid, i->pid))) {
             i->refs++;
             return i;

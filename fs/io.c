@@ -130,6 +130,7 @@ void fs_write_buf(fuse_req_t req, fuse_ino_t ino, struct fuse_bufvec *in, off_t 
             if (!fi->writepage)
                 handle_writes(handle_of(fi), true);
             inode->dirty = true;
+            inode->refused = false;
             inode->size = staging_size(inode->staging);
             inode->attr.mtime_ns = mcfs_wall_ns();
         }

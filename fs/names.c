@@ -165,6 +165,19 @@ static int check_empty(struct fs *fs, struct mcfs_slice tenant, struct mcfs_slic
     return 0;
 }
 
+/* A directory is removed; one of its name that is made later is another, while somebody may be in
+ * this one still. */
+static void retire_dir(struct fs *fs, struct mcfs_slice tenant, struct mcfs_slice prefix)
+{
+    local_dirs_drop(fs->dirs, tenant, prefix);
+    struct inode *dir = inode_find(fs->inodes, INODE_DIR, tenant, prefix, 0);
+    if (!dir)
+        return;
+    dir->gone = true;
+    inode_unlink(fs->inodes, dir);
+    inode_unref(fs->inodes, dir);
+}
+
 void fs_rmdir(fuse_req_t req, fuse_ino_t parent_ino, const char *name)
 {
     struct fs *fs = fs_of(req);
@@ -181,7 +194,7 @@ void fs_rmdir(fuse_req_t req, fuse_ino_t parent_ino, const char *name)
     if (rc == 0 && !exists)
         rc = mcfs_fail_errno(&err, ENOENT, "rmdir");
     if (rc == 0) {
-        local_dirs_drop(fs->dirs, inode_tenant(parent), slice_of(&key));
+        retire_dir(fs, inode_tenant(parent), slice_of(&key));
         keep_parent(fs, parent, &c.cancel);
     }
     fs_cancel_end(&c);
@@ -454,6 +467,8 @@ static int rename_dir(const struct rename *r, struct mcfs_error *err)
     if (target && r->no_replace)
         return mcfs_fail_errno(err, EEXIST, "rename");
     local_dirs_get(fs->dirs, r->tenant, slice_of(&from), &attr, &has_attr);
+    if (target)
+        retire_dir(fs, r->tenant, slice_of(&to));
     local_dirs_drop(fs->dirs, r->tenant, slice_of(&from));
     if (local_dirs_keep(fs->dirs, r->tenant, slice_of(&to), has_attr ? &attr : NULL))
         return mcfs_fail_errno(err, ENOMEM, "rename");

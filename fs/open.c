@@ -458,8 +458,8 @@ void fs_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
             rc = temp_names_keep(fs->temps, inode, &err);
         else if (inode->kind == INODE_WRITER)
             rc = writer_commit(fs, inode, false, &c.cancel, &err);
-        if (rc == 0)
-            handle_writes(h, false);
+        handle_writes(h, false);
+        inode->refused = rc != 0;
         fs_cancel_end(&c);
     }
     handle_done(h);
@@ -512,6 +512,8 @@ void fs_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
             if (temp_names_keep(fs->temps, inode, &err))
                 mcfs_error("%.*s was not published: %s", MCFS_SLICE_ARG(inode_key(inode)), err.msg);
         } else if (inode->kind == INODE_WRITER && inode->staging) {
+            if (inode->refused)
+                inode->gone = true; /* the object of before stays */
             if (h->writable && writer_commit(fs, inode, false, NULL, &err))
                 mcfs_error("%.*s was not published: %s", MCFS_SLICE_ARG(inode_key(inode)), err.msg);
             if (!inode->opens && !inode->claimed)

@@ -319,6 +319,17 @@ def test_full_tier_gives_enospc_and_keeps_the_old(world):
         write(m.key("f"), os.urandom(9 << 20))
     assert e.value.errno == errno.ENOSPC
     assert read(m.key("f")) == b"old"
+    # Nor while the descriptor that could not be published lives on in a child.
+    fd = os.open(m.key("f"), os.O_RDWR)
+    os.pwrite(fd, b"x" * 4096, 9 << 20)
+    other = os.dup(fd)
+    with pytest.raises(OSError) as e:
+        os.close(fd)
+    assert e.value.errno == errno.ENOSPC
+    assert read(m.key("f")) == b"old" and os.path.getsize(m.key("f")) == 3
+    os.ftruncate(other, 5)  # makes it small enough: published at its close
+    os.close(other)
+    assert read(m.key("f")) == b"old\0\0"
     write(m.key("small"), b"fits")
 
 

@@ -366,8 +366,18 @@ def s_removed_directory(t):
     t("create in", lambda: os.open("x", os.O_CREAT | os.O_WRONLY, dir_fd=fd))
     t("list", os.listdir, fd)
     t("stat", lambda: stat.S_ISDIR(os.fstat(fd).st_mode))
+    os.mkdir(t.p("d"))
+    t("a new one of that name", t.write, "d/x", b"1")
+    t("list", os.listdir, t.p("d"))
+    t("the old one", os.listdir, fd)
     os.close(fd)
-    t("gone", os.path.exists, t.p("d"))
+    os.mkdir(t.p("e"))
+    fd = os.open(t.p("e"), os.O_RDONLY)
+    os.mkdir(t.p("f"))
+    t("replaced by rename", os.rename, t.p("f"), t.p("e"))
+    t("create in the new one", t.write, "e/x", b"1")
+    t("the replaced one", os.listdir, fd)
+    os.close(fd)
 
 
 def s_at_calls(t):

@@ -9,7 +9,7 @@ import subprocess
 import time
 
 import pytest
-from harness import Mount, run
+from harness import Mount, run, wait_until
 
 
 def tree_files(root):
@@ -111,6 +111,14 @@ def test_mv_and_cp(world, mount):
     assert os.listdir(mount.keys) == ["copy"]
 
 
+def group_lives(group):
+    try:
+        os.killpg(group, 0)
+        return True
+    except ProcessLookupError:
+        return False
+
+
 @pytest.mark.parametrize("words", [["--partial"], ["--partial", "--inplace"], ["--partial-dir=.part"]])
 def test_rsync_interrupted_and_resumed(world, mount, words):
     src = world.path("src")
@@ -120,11 +128,15 @@ def test_rsync_interrupted_and_resumed(world, mount, words):
             f.write(random.Random(i).randbytes(6 << 20))
     for end in (signal.SIGINT, signal.SIGKILL):
         p = subprocess.Popen(["rsync", "-a", "--bwlimit=8m", *words, src + "/", mount.key("t") + "/"],
-                             stderr=subprocess.DEVNULL)
+                             stderr=subprocess.DEVNULL, start_new_session=True)
         time.sleep(0.8)
-        p.send_signal(end)
+        os.killpg(p.pid, end)
         p.wait()
+        wait_until(lambda: not group_lives(p.pid), what="end of rsync's other processes")
     run("rsync", "-a", *words, src + "/", mount.key("t") + "/")
+    for left in os.listdir(mount.key("t")):  # SIGKILL leaves a temporary file, as anywhere
+        if left.startswith(".f"):
+            os.unlink(mount.key("t", left))
     compare(src, mount.key("t"))
     with open(os.path.join(src, "f1"), "r+b") as f:  # a delta against what is there
         f.seek(3 << 20)
