@@ -9,6 +9,13 @@
 /* The backend of a descriptor (as in MOONCAKE_OFFLOAD_STORAGE_BACKEND_DESCRIPTOR), or NULL. */
 const struct mcfs_backend_ops *mcfs_backend_find(const char *descriptor);
 
+/* The backend whose files lie in a directory; fsdir as in struct mcfs_backend_config.  NULL:
+ * FILE_NOT_FOUND when there are none of any, INVALID_PARAMS when there are of several. */
+const struct mcfs_backend_ops *mcfs_backend_recognise(const char *dir, const char *fsdir,
+                                                      struct mcfs_error *err);
+
 extern const struct mcfs_backend_ops mcfs_bucket_ops;
+extern const struct mcfs_backend_ops mcfs_offset_ops;
+extern const struct mcfs_backend_ops mcfs_file_per_key_ops;
 
 #endif

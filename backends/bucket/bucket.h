@@ -22,6 +22,7 @@
  */
 
 #include "backends/bucket/bucket_log.h"
+#include "backends/storage_key.h"
 #include "common/buf.h"
 #include "common/table.h"
 #include <mooncakefs/backend.h>
@@ -174,13 +175,6 @@ static inline uint64_t entry_length(const struct entry *e)
 uint64_t index_hash(struct mcfs_slice key);
 uint64_t index_entry_hash(const void *e);
 struct index_stripe *index_stripe(struct store *s, struct mcfs_slice key);
-
-/* Joins tenant, 0x00 and key into buf; INVALID_KEY when they are too long. */
-int storage_key(struct mcfs_slice tenant, struct mcfs_slice key, struct mcfs_buf *buf,
-                struct mcfs_error *err);
-
-/* Whether it is tenant, 0x00, key with both of a length that we can name. */
-bool storage_key_is_valid(struct mcfs_slice key);
 
 /* The caller holds the stripe's lock. */
 struct entry *index_find(struct index_stripe *stripe, struct mcfs_slice key, uint64_t version);

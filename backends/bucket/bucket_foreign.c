@@ -29,14 +29,11 @@ struct walk {
 /* Before tenants, Mooncake's storage keys were the keys alone: the default tenant's. */
 static struct entry *foreign_entry(struct mcfs_slice key)
 {
-    if (key.len && memchr(key.data, 0, key.len))
-        return entry_new(key);
     _cleanup_buf_ struct mcfs_buf whole = MCFS_BUF_INIT;
-    mcfs_buf_append(&whole, MCFS_DEFAULT_TENANT, sizeof(MCFS_DEFAULT_TENANT));
-    mcfs_buf_append(&whole, key.data, key.len);
+    bool bare = storage_key_complete(key, &whole);
     struct entry *e = whole.failed ? NULL : entry_new(mcfs_slice(whole.data, whole.len));
     if (e)
-        e->bare = true;
+        e->bare = bare;
     return e;
 }
 

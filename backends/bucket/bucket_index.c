@@ -32,28 +32,6 @@ static bool entry_eq(const void *e, const void *name)
     return entry->version == n->version && mcfs_slice_eq(entry_key(entry), n->key);
 }
 
-int storage_key(struct mcfs_slice tenant, struct mcfs_slice key, struct mcfs_buf *buf,
-                struct mcfs_error *err)
-{
-    if (tenant.len > MCFS_TENANT_MAX || tenant.len == 0 || memchr(tenant.data, 0, tenant.len))
-        return mcfs_fail(err, MCFS_INVALID_KEY, "a tenant is 1 to %d bytes without 0x00",
-                         MCFS_TENANT_MAX);
-    if (key.len > MCFS_KEY_MAX)
-        return mcfs_fail(err, MCFS_INVALID_KEY, "a key is at most %d bytes, not %zu", MCFS_KEY_MAX,
-                         key.len);
-    mcfs_buf_append(buf, tenant.data, tenant.len);
-    mcfs_buf_append(buf, "", 1);
-    mcfs_buf_append(buf, key.data, key.len);
-    return buf->failed ? mcfs_fail_errno(err, ENOMEM, "storage key") : 0;
-}
-
-bool storage_key_is_valid(struct mcfs_slice key)
-{
-    const char *nul = key.len ? memchr(key.data, 0, key.len) : NULL;
-    size_t tenant = nul ? (size_t)(nul - key.data) : 0;
-    return tenant > 0 && tenant <= MCFS_TENANT_MAX && key.len - tenant - 1 <= MCFS_KEY_MAX;
-}
-
 struct entry *index_find(struct index_stripe *stripe, struct mcfs_slice key, uint64_t version)
 {
     struct name n = {key, version};

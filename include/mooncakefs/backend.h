@@ -35,8 +35,9 @@ struct mcfs_backend_reader {
 
 /* What a backend needs to open a directory.  Zero means "the default" for sizes and limits. */
 struct mcfs_backend_config {
-    const char *dir; /* directory of the store; created when absent */
-    bool read_only;  /* take no lock, write nothing; for looking at foreign directories */
+    const char *dir;   /* directory of the store; created when absent */
+    bool read_only;    /* take no lock, write nothing; for looking at foreign directories */
+    const char *fsdir; /* file per key: the folder that holds the files; "file_per_key_dir" */
     uint64_t bucket_size_limit;       /* bytes; 256 MiB */
     uint64_t bucket_keys_limit;       /* objects; 500 */
     uint64_t capacity_bytes;          /* most bytes of values stored; 0: what the disk holds */
@@ -64,7 +65,7 @@ struct mcfs_backend_put {
 
 /* Where a stored version lies. */
 struct mcfs_backend_place {
-    char file[128];          /* name relative to the store's directory */
+    char file[600];          /* name relative to the store's directory */
     uint64_t offset, length; /* of the value in the file, bytes */
     uint32_t crc32c;
     bool has_crc;

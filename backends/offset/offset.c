@@ -1,0 +1,335 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "backends/offset/offset.h"
+
+#include "backends/offset/offset_meta.h"
+#include "backends/offset/offset_record.h"
+#include "backends/value.h"
+#include "common/cleanup.h"
+#include "common/clock.h"
+#include "common/crc32c.h"
+#include "common/file.h"
+
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <sys/stat.h>
+
+#define CHECKPOINT_MAX (2ull << 30)
+
+struct reading {
+    struct catalog *c;
+    struct offset_meta meta;
+    const struct finding_sink *sink;
+    uint64_t data_size, dropped;
+    int64_t mtime_ns;
+    char *key; /* of the record at hand */
+    struct mcfs_error err;
+};
+
+static void drop(struct reading *r, enum finding_kind kind, uint64_t at, struct mcfs_slice key,
+                 const char *what)
+{
+    r->dropped++;
+    finding_report(r->sink,
+                   &(struct finding){.kind = kind,
+                                     .repair = kind == FINDING_STALE ? REPAIR_NONE : REPAIR_RECORD,
+                                     .file = OFFSET_DATA,
+                                     .offset = at,
+                                     .key = key,
+                                     .what = what});
+}
+
+/* Checks the record's sum, and takes the value's own along.  1: right, 0: wrong, -1: error. */
+static int sum_record(struct reading *r, const uint8_t *head, const struct offset_record *rec,
+                      uint64_t at, uint32_t *value_crc)
+{
+    struct value_place v = {r->c->fd, at + rec->value_at, rec->value_len};
+    struct mcfs_error err = MCFS_ERROR_INIT;
+    uint32_t sum = mcfs_crc32c(0, head, OFFSET_RECORD_SUMMED);
+    sum = mcfs_crc32c(sum, r->key, rec->key_len);
+    if (value_checksum(&v, &sum, &err)) {
+        if (err.code == MCFS_CHECKSUM_MISMATCH)
+            return 0; /* the file became shorter */
+        r->err = err;
+        return -1;
+    }
+    *value_crc = 0;
+    if (sum == rec->crc32c)
+        return value_checksum(&v, value_crc, &r->err) ? -1 : 1;
+    return 0;
+}
+
+/* Marks head and key, so that a later record in their place is noticed. */
+static uint32_t mark_of(const uint8_t *head, const char *key, uint32_t key_len)
+{
+    return mcfs_crc32c(mcfs_crc32c(0, head, OFFSET_RECORD_HEAD), key, key_len);
+}
+
+static bool still_there(const struct catalog_entry *e, int fd)
+{
+    uint8_t head[OFFSET_RECORD_HEAD];
+    struct offset_record rec;
+    if (mcfs_pread_full(fd, head, sizeof(head), e->record) != sizeof(head) ||
+        offset_record_parse(head, sizeof(head), &rec))
+        return false;
+    _cleanup_free_ char *key = malloc(rec.key_len);
+    return key &&
+           mcfs_pread_full(fd, key, rec.key_len, e->record + sizeof(head)) ==
+               (ssize_t)rec.key_len &&
+           mark_of(head, key, rec.key_len) == e->mark;
+}
+
+static int take_record(struct reading *r, const uint8_t *head, const struct offset_record *rec,
+                       uint64_t at)
+{
+    uint32_t crc = 0;
+    struct mcfs_slice key = mcfs_slice(r->key, rec->key_len);
+    if (rec->seq >= r->meta.insert_seq) {
+        drop(r, FINDING_STALE, at, key, "a record that was written after the checkpoint");
+        return 0;
+    }
+    if (offset_meta_was_evicted(&r->meta, key)) {
+        drop(r, FINDING_STALE, at, key, "a record that was evicted with the checkpoint");
+        return 0;
+    }
+    if (rec->has_crc) {
+        int rc = sum_record(r, head, rec, at, &crc);
+        if (rc == 0)
+            drop(r, FINDING_CHECKSUM, at, key, "the record's checksum is wrong");
+        if (rc <= 0)
+            return rc;
+    }
+    struct catalog_entry e = {.key = r->key,
+                              .key_len = rec->key_len,
+                              .file = OFFSET_DATA,
+                              .version = rec->seq + 1,
+                              .offset = at + rec->value_at,
+                              .size = rec->value_len,
+                              .record = at,
+                              .mtime_ns = r->mtime_ns,
+                              .crc32c = crc,
+                              .has_crc = rec->has_crc,
+                              .mark = mark_of(head, r->key, rec->key_len)};
+    return catalog_add(r->c, &e) ? mcfs_fail_errno(&r->err, ENOMEM, "%s", r->c->dir) : 0;
+}
+
+static int read_node(struct reading *r, const struct offset_node *node)
+{
+    uint8_t head[OFFSET_RECORD_HEAD];
+    struct offset_record rec;
+    const struct mcfs_slice none = {"", 0};
+    uint64_t at = node->offset;
+    if (at > r->data_size || r->data_size - at < sizeof(head)) {
+        drop(r, FINDING_RANGE, at, none, "a record that lies outside of the file");
+        return 0;
+    }
+    ssize_t n = mcfs_pread_full(r->c->fd, head, sizeof(head), at);
+    if (n < 0)
+        return mcfs_fail_errno(&r->err, errno, "%s/%s, offset %" PRIu64, r->c->dir, OFFSET_DATA,
+                               at);
+    const char *wrong = offset_record_parse(head, (size_t)n, &rec);
+    /* A head of zeros is a place that was never written, or that fsck has emptied. */
+    static const uint8_t zeros[OFFSET_RECORD_HEAD];
+    if (wrong) {
+        bool empty = memcmp(head, zeros, sizeof(head)) == 0;
+        drop(r, empty ? FINDING_STALE : FINDING_RECORD, at, none, wrong);
+        return 0;
+    }
+    if (rec.length > node->length || rec.length > r->data_size - at) {
+        /* What was written after the checkpoint may be of another size than what was here. */
+        bool younger = rec.seq >= r->meta.insert_seq;
+        drop(r, younger ? FINDING_STALE : FINDING_RANGE, at, none,
+             younger                     ? "a record that was written after the checkpoint"
+             : rec.length > node->length ? "a record that is larger than the room it was given"
+                                         : "a record that reaches beyond the file's end");
+        return 0;
+    }
+    n = mcfs_pread_full(r->c->fd, r->key, rec.key_len, at + sizeof(head));
+    if (n < 0)
+        return mcfs_fail_errno(&r->err, errno, "%s/%s, offset %" PRIu64, r->c->dir, OFFSET_DATA,
+                               at);
+    if ((size_t)n < rec.key_len) {
+        drop(r, FINDING_RANGE, at, none, "a record that reaches beyond the file's end");
+        return 0;
+    }
+    return take_record(r, head, &rec, at);
+}
+
+/* ---- records that share bytes ---- */
+
+static int by_offset(const void *a, const void *b)
+{
+    const struct offset_node *x = a, *y = b;
+    return (x->offset > y->offset) - (x->offset < y->offset);
+}
+
+/* The allocator gives no byte away twice.  When its checkpoint says that it did, one of the two
+ * records is wrong, and only a checksum could tell which: this is for fsck to report. */
+static void report_overlaps(struct reading *r, struct offset_node *used, size_t n)
+{
+    uint64_t end = 0;
+    if (n)
+        qsort(used, n, sizeof(*used), by_offset);
+    for (size_t i = 0; i < n; i++) {
+        if (used[i].offset < end)
+            finding_report(r->sink, &(struct finding){.kind = FINDING_OVERLAP,
+                                                      .file = OFFSET_META,
+                                                      .offset = used[i].offset,
+                                                      .key = {"", 0},
+                                                      .what = "two records were given the same "
+                                                              "room of " OFFSET_DATA});
+        end = MCFS_MAX(end, used[i].offset + used[i].length);
+    }
+}
+
+static int read_nodes(struct reading *r)
+{
+    size_t n = 0;
+    _cleanup_free_ struct offset_node *used =
+        malloc((r->meta.node_count ? r->meta.node_count : 1) * sizeof(*used));
+    r->key = malloc(OFFSET_KEY_MAX);
+    if (!r->key || !used)
+        return mcfs_fail_errno(&r->err, ENOMEM, "%s", r->c->dir);
+    for (uint32_t i = 0; i < r->meta.node_count; i++) {
+        struct offset_node node = offset_meta_node(&r->meta, i);
+        if (!node.used)
+            continue;
+        if (node.length == 0) {
+            finding_report(r->sink, &(struct finding){.kind = FINDING_INDEX,
+                                                      .file = OFFSET_META,
+                                                      .offset = node.offset,
+                                                      .key = {"", 0},
+                                                      .what = "a record that was given no room"});
+            continue;
+        }
+        used[n++] = node;
+        if (read_node(r, &node))
+            return -1;
+    }
+    report_overlaps(r, used, n);
+    return 0;
+}
+
+/* ---- opening ---- */
+
+static void report_index(struct reading *r, enum finding_kind kind, const char *file,
+                         const char *what)
+{
+    finding_report(r->sink,
+                   &(struct finding){.kind = kind, .file = file, .key = {"", 0}, .what = what});
+}
+
+/* 1: there is a checkpoint to go by, 0: nothing is stored, -1: error. */
+static int read_checkpoint(struct reading *r, bool tolerant, char **bytes)
+{
+    char path[PATH_MAX];
+    snprintf(path, sizeof(path), "%s/%s", r->c->dir, OFFSET_META);
+    ssize_t len = mcfs_read_file_alloc(path, CHECKPOINT_MAX, bytes, &r->err);
+    if (len < 0 && r->err.errnum == ENOENT) {
+        report_index(r, FINDING_STALE, OFFSET_META, "there is no checkpoint: nothing is stored");
+        return 0;
+    }
+    if (len < 0)
+        return -1;
+    if (offset_meta_parse(*bytes, (size_t)len, &r->meta, &r->err)) {
+        if (!tolerant || r->err.code != MCFS_INVALID_PARAMS)
+            return mcfs_error_prefix(&r->err, "%s", path);
+        report_index(r, FINDING_INDEX, OFFSET_META, r->err.msg);
+        return 0;
+    }
+    if (r->meta.version != OFFSET_META_VERSION) {
+        report_index(r, FINDING_STALE, OFFSET_META,
+                     "a checkpoint of another version than 3: Mooncake starts afresh");
+        return 0;
+    }
+    return 1;
+}
+
+static int read_all(struct reading *r, bool tolerant)
+{
+    _cleanup_free_ char *bytes = NULL;
+    struct stat st;
+    struct catalog *c = r->c;
+    c->fd = openat(c->dir_fd, OFFSET_DATA, O_RDONLY | O_CLOEXEC);
+    if (c->fd < 0 && errno != ENOENT)
+        return mcfs_fail_errno(&r->err, errno, "%s/%s", c->dir, OFFSET_DATA);
+    if (c->fd >= 0 && fstat(c->fd, &st))
+        return mcfs_fail_errno(&r->err, errno, "%s/%s", c->dir, OFFSET_DATA);
+    int rc = read_checkpoint(r, tolerant, &bytes);
+    if (rc > 0 && c->fd < 0) {
+        report_index(r, FINDING_INDEX, OFFSET_DATA, "the data file is missing");
+        rc = 0;
+    }
+    if (rc > 0) {
+        r->data_size = (uint64_t)st.st_size;
+        r->mtime_ns = mcfs_timespec_ns(st.st_mtim);
+        c->used_bytes = (uint64_t)st.st_blocks * 512;
+        rc = read_nodes(r);
+    }
+    free(r->key);
+    offset_meta_free(&r->meta);
+    return rc < 0 ? -1 : 0;
+}
+
+struct catalog *offset_read(const char *dir, bool tolerant, const struct finding_sink *sink,
+                            uint64_t *dropped, struct mcfs_error *err)
+{
+    struct reading r = {.sink = sink, .c = catalog_new(&mcfs_offset_ops, dir, sink, err)};
+    if (!r.c)
+        return NULL;
+    r.c->still_there = still_there;
+    if (read_all(&r, tolerant)) {
+        if (err)
+            *err = r.err;
+        catalog_free(r.c);
+        return NULL;
+    }
+    catalog_seal(r.c);
+    *dropped = r.dropped;
+    return r.c;
+}
+
+static struct mcfs_backend *offset_open(const struct mcfs_backend_config *config,
+                                        struct mcfs_backend_recovery *recovery,
+                                        struct mcfs_error *err)
+{
+    uint64_t dropped = 0;
+    struct finding_sink log = {finding_log, (void *)(uintptr_t)config->dir};
+    if (!config->read_only) {
+        mcfs_fail(err, MCFS_INVALID_PARAMS,
+                  "offset_allocator_storage_backend is read, not written: mount offload:%s instead",
+                  config->dir);
+        return NULL;
+    }
+    struct catalog *c = offset_read(config->dir, false, &log, &dropped, err);
+    if (!c)
+        return NULL;
+    catalog_recovery(c, dropped, recovery);
+    return &c->base;
+}
+
+static bool is_verified(const struct mcfs_backend_reader *r)
+{
+    (void)r; /* all records that have a checksum were held against it when the store was opened */
+    return true;
+}
+
+const struct mcfs_backend_ops mcfs_offset_ops = {
+    .name = "offset_allocator_storage_backend",
+    .open = offset_open,
+    .put = catalog_put,
+    .reader_open = catalog_reader_open,
+    .reader_close = catalog_reader_close,
+    .reader_fd = catalog_reader_fd,
+    .reader_read = catalog_reader_read,
+    .reader_verify = catalog_reader_verify,
+    .reader_is_verified = is_verified,
+    .remove = catalog_remove,
+    .rekey = catalog_rekey,
+    .set_attr = catalog_set_attr,
+    .locate = catalog_locate,
+    .scan = catalog_scan,
+    .sync = catalog_sync,
+    .stats = catalog_stats,
+    .close = catalog_close,
+};
