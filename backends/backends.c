@@ -30,6 +30,26 @@ static bool is_dir(int fd, const char *name)
     return fstatat(fd, name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(st.st_mode);
 }
 
+char *mcfs_backend_dir(const char *dir, struct mcfs_error *err)
+{
+    char *real = realpath(dir, NULL), *inner = NULL;
+    struct stat st;
+    if (!real || asprintf(&inner, "%s/backend", real) < 0) {
+        mcfs_fail_errno(err, errno, "%s", dir);
+        free(real);
+        return NULL;
+    }
+    _cleanup_fd_ int fd = open(real, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    bool is_state = fd >= 0 && fstatat(fd, "format", &st, 0) == 0 && is_dir(fd, "backend");
+    if (fd < 0) {
+        mcfs_fail_errno(err, errno, "%s", dir);
+        free(inner);
+        inner = NULL;
+    }
+    free(is_state || fd < 0 ? real : inner);
+    return is_state || fd < 0 ? inner : real;
+}
+
 /* The layout that a name in a directory speaks for, or NULL. */
 static const struct mcfs_backend_ops *speaks_for(int fd, const char *name, const char *fsdir)
 {

@@ -14,6 +14,10 @@ const struct mcfs_backend_ops *mcfs_backend_find(const char *descriptor);
 const struct mcfs_backend_ops *mcfs_backend_recognise(const char *dir, const char *fsdir,
                                                       struct mcfs_error *err);
 
+/* The store's own directory for what a user names: dir itself, or dir/backend when dir is a node's
+ * state directory.  Absolute and malloc'ed; NULL when there is no such directory. */
+char *mcfs_backend_dir(const char *dir, struct mcfs_error *err);
+
 extern const struct mcfs_backend_ops mcfs_bucket_ops;
 extern const struct mcfs_backend_ops mcfs_offset_ops;
 extern const struct mcfs_backend_ops mcfs_file_per_key_ops;

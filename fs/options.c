@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "fs/options.h"
 
+#include "backends/backends.h"
 #include "common/cleanup.h"
 #include "common/crc32c.h"
 #include "fs/node/state_dir.h"
@@ -9,6 +10,7 @@
 #include <string.h>
 
 #define SNAPSHOT_SOURCE "snapshot:"
+#define OFFLOAD_SOURCE "offload:"
 #define AT(field) offsetof(struct mount_options, field)
 
 static const struct mcfs_flag table[] = {
@@ -16,8 +18,13 @@ static const struct mcfs_flag table[] = {
      "confine the mount to one tenant; keys/ shows 'default' otherwise", 0},
     {"storage_path", MCFS_FLAG_STRING, AT(storage_path), NULL, "MOONCAKE_OFFLOAD_FILE_STORAGE_PATH",
      "state directory of a cluster's node", 0},
-    {"backend", MCFS_FLAG_STRING, AT(backend), "bucket_storage_backend",
-     "MOONCAKE_OFFLOAD_STORAGE_BACKEND_DESCRIPTOR", "layout of the store", 0},
+    {"backend", MCFS_FLAG_STRING, AT(backend), NULL, "MOONCAKE_OFFLOAD_STORAGE_BACKEND_DESCRIPTOR",
+     "layout of the store: bucket_storage_backend, and with offload: also "
+     "offset_allocator_storage_backend and file_per_key_storage_backend; none: buckets, or what "
+     "lies there",
+     0},
+    {"fsdir", MCFS_FLAG_STRING, AT(fsdir), "file_per_key_dir", "MOONCAKE_OFFLOAD_FSDIR",
+     "offload: the folder of the file-per-key layout", 0},
     {"bucket_size_limit", MCFS_FLAG_SIZE, AT(bucket_size_limit), "256M",
      "MOONCAKE_OFFLOAD_BUCKET_SIZE_LIMIT_BYTES", "bytes after which a bucket is sealed", 0},
     {"bucket_keys_limit", MCFS_FLAG_U64, AT(bucket_keys_limit), "500",
@@ -203,7 +210,8 @@ int mount_options_parse(struct mount_options *o, int argc, char **argv, struct m
                          "no mount point: mooncakefs [SOURCE] MOUNTPOINT");
     o->source = count == 2 ? strdup(words[0]) : NULL;
     o->mountpoint = strdup(words[count - 1]);
-    o->ro |= count == 2 && strncmp(words[0], SNAPSHOT_SOURCE, strlen(SNAPSHOT_SOURCE)) == 0;
+    o->ro |= count == 2 && (strncmp(words[0], SNAPSHOT_SOURCE, strlen(SNAPSHOT_SOURCE)) == 0 ||
+                            strncmp(words[0], OFFLOAD_SOURCE, strlen(OFFLOAD_SOURCE)) == 0);
     return parse_numbers(o, err);
 }
 
@@ -225,7 +233,9 @@ void mount_options_help(void)
         "  unix:PATH      the same, over a Unix socket\n"
         "  snapshot:DIR   read-only: the snapshots of a store there, without its master\n"
         "  snapshot:s3://BUCKET/PREFIX\n"
-        "                 the same in S3\n\n"
+        "                 the same in S3\n"
+        "  offload:DIR    read-only: the objects in an offload directory, also one of Mooncake's,\n"
+        "                 without a master\n\n"
         "  -f             stay in the foreground\n"
         "  -d             the same, and show every FUSE request\n"
         "  --recover      only clean the mount point that a killed mooncakefs left\n"
@@ -233,21 +243,43 @@ void mount_options_help(void)
     mcfs_flags_help(table, stdout);
 }
 
-/* A view's state (its indexes) is kept by where its snapshots lie, for the next time. */
+/* A view's state is kept by where it looks, for the next time. */
+static void view_state(const struct mount_options *o, const char *place, bool elsewhere,
+                       struct source *out)
+{
+    char *base = state_dir_default();
+    uint32_t sum = mcfs_crc32c(0, place, strlen(place));
+    if (o->storage_path && !elsewhere)
+        out->state_dir = strdup(o->storage_path);
+    else if (asprintf(&out->state_dir, "%s/views/%08x", base, sum) < 0)
+        out->state_dir = NULL;
+    free(base);
+}
+
+static int parse_offload_source(const struct mount_options *o, const char *place,
+                                struct source *out, struct mcfs_error *err)
+{
+    if (!*place)
+        return mcfs_fail(err, MCFS_INVALID_PARAMS, "'%s' names no directory", o->source);
+    out->offload = mcfs_backend_dir(place, err);
+    if (!out->offload)
+        return -1;
+    /* Mooncake's variable for it may name the very directory that is only to be looked at. */
+    _cleanup_free_ char *state = o->storage_path ? realpath(o->storage_path, NULL) : NULL;
+    view_state(o, out->offload, state && strcmp(state, out->offload) == 0, out);
+    return out->state_dir ? 0 : mcfs_fail_errno(err, ENOMEM, "%s", o->source);
+}
+
 static int parse_snapshot_source(const struct mount_options *o, const char *place,
                                  struct source *out, struct mcfs_error *err)
 {
     if (!*place)
         return mcfs_fail(err, MCFS_INVALID_PARAMS, "'%s' names no place", o->source);
     bool s3 = strncmp(place, "s3://", 5) == 0;
-    char *real = s3 ? NULL : realpath(place, NULL), *base = state_dir_default();
+    char *real = s3 ? NULL : realpath(place, NULL);
     out->snapshots = real ? real : strdup(place);
-    uint32_t sum = out->snapshots ? mcfs_crc32c(0, out->snapshots, strlen(out->snapshots)) : 0;
-    if (o->storage_path)
-        out->state_dir = strdup(o->storage_path);
-    else if (asprintf(&out->state_dir, "%s/views/%08x", base, sum) < 0)
-        out->state_dir = NULL;
-    free(base);
+    if (out->snapshots)
+        view_state(o, out->snapshots, false, out);
     return out->snapshots && out->state_dir ? 0 : mcfs_fail_errno(err, ENOMEM, "%s", o->source);
 }
 
@@ -267,11 +299,14 @@ int source_parse(const struct mount_options *o, struct source *out, struct mcfs_
     }
     if (strncmp(s, SNAPSHOT_SOURCE, strlen(SNAPSHOT_SOURCE)) == 0)
         return parse_snapshot_source(o, s + strlen(SNAPSHOT_SOURCE), out, err);
+    if (strncmp(s, OFFLOAD_SOURCE, strlen(OFFLOAD_SOURCE)) == 0)
+        return parse_offload_source(o, s + strlen(OFFLOAD_SOURCE), out, err);
     const char *colon = strrchr(s, ':');
     if (strncmp(s, "unix:", 5) != 0 &&
         (!colon || colon == s || strspn(colon + 1, "0123456789") != strlen(colon + 1) || !colon[1]))
         return mcfs_fail(err, MCFS_INVALID_PARAMS,
-                         "'%s' is not a source: local:DIR, HOST:PORT, unix:PATH or snapshot:PLACE",
+                         "'%s' is not a source: local:DIR, HOST:PORT, unix:PATH, snapshot:PLACE or "
+                         "offload:DIR",
                          s);
     out->kind = SOURCE_MASTER;
     out->master_address = strdup(s);
@@ -284,4 +319,5 @@ void source_free(struct source *s)
     free(s->state_dir);
     free(s->master_address);
     free(s->snapshots);
+    free(s->offload);
 }

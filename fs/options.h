@@ -11,7 +11,7 @@ struct mount_options {
     /* -o name=value; the names are in options.c */
     char *tenant, *storage_path, *backend, *eviction, *master_flags, *log_file, *cluster,
         *temp_pattern, *passthrough, *verify, *opens;
-    char *listen, *fsname;
+    char *listen, *fsname, *fsdir;
     bool ro, allow_other, allow_root, default_permissions, verbose;
     bool ignored; /* options of mount(8) that mean nothing here */
     uint32_t uid, gid, umask, threads;
@@ -38,6 +38,7 @@ struct source {
     char *state_dir;      /* malloc'ed; absolute or as given */
     char *master_address; /* SOURCE_MASTER */
     char *snapshots;      /* where a read-only view's snapshots lie, or NULL */
+    char *offload;        /* the store that a read-only view shows, or NULL */
 };
 int source_parse(const struct mount_options *o, struct source *out, struct mcfs_error *err);
 void source_free(struct source *s);

@@ -214,7 +214,15 @@ static int start_node(struct run *run, const struct source *source, struct state
                                  .lost = fs_session_lost,
                                  .dropping = unopened_hold,
                                  .arg = &run->fs};
+    static const char *const keeps_nothing[] = {"--enable_snapshot=false",
+                                                "--enable_snapshot_restore=false", NULL};
     char *view[VIEW_WORDS] = {NULL};
+    if (source->offload) {
+        config.store.dir = source->offload;
+        config.store.fsdir = o->fsdir;
+        config.store.read_only = true;
+        config.master_flags = keeps_nothing;
+    }
     if (source->snapshots)
         config.master_flags = (const char **)(void *)view;
     if (!source->snapshots || view_words(o, source->snapshots, view, err) == 0)

@@ -232,9 +232,8 @@ static int locate(struct node *n, struct mcfs_rpc_request *r, struct mcfs_error 
         return bad_params(r, err);
     if (n->ops->locate(n->store, tenant, key, version, &place, err))
         return -1;
-    _cleanup_free_ char *dir = state_dir_path(n->config.state, "backend");
     _cleanup_buf_ struct mcfs_buf path = MCFS_BUF_INIT;
-    mcfs_buf_printf(&path, "%s/%s", dir, place.file);
+    mcfs_buf_printf(&path, "%s/%s", n->store_dir, place.file);
     mp_put_array(r->result, 5);
     mp_put_str(r->result, mcfs_slice(path.data, path.len));
     mp_put_uint(r->result, place.offset);

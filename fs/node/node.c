@@ -87,19 +87,22 @@ static const struct mcfs_session_ops session_ops = {
 static int open_store(struct node *n, struct mcfs_error *err)
 {
     struct mcfs_backend_recovery found;
-    _cleanup_free_ char *dir = state_dir_path(n->config.state, "backend");
-    n->ops = mcfs_backend_find(n->config.backend ? n->config.backend : "bucket_storage_backend");
-    if (!n->ops)
-        return mcfs_fail(err, MCFS_INVALID_PARAMS, "no such storage backend: '%s'",
-                         n->config.backend);
-    n->config.store.dir = dir;
-    n->store = n->ops->open(&n->config.store, &found, err);
-    n->config.store.dir = NULL;
+    struct mcfs_backend_config *config = &n->config.store;
+    const char *name = n->config.backend ? n->config.backend : "bucket_storage_backend";
+    config->dir = n->store_dir =
+        config->dir ? strdup(config->dir) : state_dir_path(n->config.state, "backend");
+    if (!n->store_dir)
+        return mcfs_fail_errno(err, ENOMEM, "node");
+    if (config->read_only && !n->config.backend)
+        n->ops = mcfs_backend_recognise(config->dir, config->fsdir, err);
+    else if (!(n->ops = mcfs_backend_find(name)))
+        mcfs_fail(err, MCFS_INVALID_PARAMS, "no such storage backend: '%s'", name);
+    n->store = n->ops ? n->ops->open(config, &found, err) : NULL;
     if (!n->store)
         return -1;
     mcfs_info("%s: %" PRIu64 " objects, %" PRIu64 " bytes in %" PRIu64 " buckets; %" PRIu64
               " torn or corrupt objects dropped, %" PRIu64 " unknown files set aside in lost+found",
-              dir, found.objects, found.bytes, found.buckets, found.dropped_objects,
+              n->store_dir, found.objects, found.bytes, found.buckets, found.dropped_objects,
               found.set_aside_files);
     return 0;
 }
@@ -217,6 +220,7 @@ int node_stop(struct node *n, struct mcfs_error *err)
     for (unsigned i = 0; i < COMMIT_LOCKS; i++)
         pthread_mutex_destroy(&n->commit_locks[i]);
     free(n->endpoint);
+    free(n->store_dir);
     free(n);
     return rc;
 }

@@ -27,6 +27,7 @@ struct node_config {
     const char
         *listen_address; /* of the data server: "HOST:PORT" (port 0: any) or NULL: a Unix socket */
     const char *backend; /* descriptor; NULL: bucket_storage_backend */
+    /* dir NULL: the state directory's; read_only: the layout is recognised unless it is named. */
     struct mcfs_backend_config store;
     uint32_t rpc_timeout_ms, lease_wait_ms;
     bool read_only;

@@ -20,6 +20,7 @@ struct node {
     struct node_config config;
     const struct mcfs_backend_ops *ops;
     struct mcfs_backend *store;
+    char *store_dir;
     struct supervisor *supervisor; /* NULL: the master is somebody else's */
     const char *master_address;
     struct mcfs_master *master;
