@@ -20,13 +20,19 @@ const char *finding_name(enum finding_kind kind)
 
 bool finding_is_damage(enum finding_kind kind)
 {
-    return kind != FINDING_STALE;
+    return kind != FINDING_STALE && kind != FINDING_UNKNOWN;
 }
 
 void finding_report(const struct finding_sink *sink, const struct finding *f)
 {
     if (sink && sink->report)
         sink->report(f, sink->arg);
+}
+
+void finding_read(const struct finding_sink *sink, uint64_t bytes)
+{
+    if (sink && sink->read)
+        sink->read(bytes, sink->arg);
 }
 
 void finding_log(const struct finding *f, void *arg)

@@ -18,16 +18,18 @@ enum finding_kind {
     FINDING_OVERLAP,   /* two objects share bytes */
     FINDING_DUPLICATE, /* an object is stored twice; the older or misplaced copy */
     FINDING_MISPLACED, /* it is not where its key says */
-    FINDING_UNKNOWN,   /* a file that belongs to no store */
+    FINDING_UNKNOWN,   /* a file that belongs to no store: no damage to what is stored */
     FINDING_STALE,     /* what a crash leaves behind by design: not damage */
 };
 
 /* How a finding is repaired by dropping it. */
 enum finding_repair {
-    REPAIR_NONE,        /* not proven bad, or there is nothing to drop */
-    REPAIR_RECORD,      /* wipe the record's header at `offset` of kv_cache.data */
-    REPAIR_FILE,        /* remove the file */
-    REPAIR_META_ENTRIES /* write the .meta again without the entries that are proven bad */
+    REPAIR_NONE,    /* not proven bad, or there is nothing to drop */
+    REPAIR_RECORD,  /* wipe the record's head at `offset` of kv_cache.data */
+    REPAIR_FILE,    /* remove the file */
+    REPAIR_ENTRIES, /* write the .meta again without the entries that lie outside of the file */
+    REPAIR_OBJECT,  /* remove the object from its store */
+    REPAIR_RECOVER, /* what opening the store for writing does: setting aside, cutting logs */
 };
 
 struct finding {
@@ -36,11 +38,14 @@ struct finding {
     const char *file;      /* relative to the store's directory */
     uint64_t offset;       /* in the file, where that means something */
     struct mcfs_slice key; /* storage key, empty when it is not known */
+    uint64_t version;      /* with a key, where the layout has versions; else 0 */
     const char *what;      /* the sentence's end: "the record's checksum is wrong" */
 };
 
 struct finding_sink {
     void (*report)(const struct finding *f, void *arg); /* the finding lives until it returns */
+    /* So many bytes of values were read just now: to show progress, or to wait.  May be NULL. */
+    void (*read)(uint64_t bytes, void *arg);
     void *arg;
 };
 
@@ -50,6 +55,7 @@ bool finding_is_damage(enum finding_kind kind);
 
 /* Reports to a sink; NULL: nobody hears it. */
 void finding_report(const struct finding_sink *sink, const struct finding *f);
+void finding_read(const struct finding_sink *sink, uint64_t bytes);
 
 /* A sink that logs a warning for each damage; arg: the store's directory, a string. */
 void finding_log(const struct finding *f, void *arg);

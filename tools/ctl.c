@@ -32,6 +32,13 @@ static const struct mcfs_flag flags[] = {
     {"min_age", MCFS_FLAG_DURATION, AT(min_age_ms), "1h", NULL,
      "snapshot prune: age of what an interrupted checkpoint left", 1000},
     {"check", MCFS_FLAG_BOOL, AT(check), "false", NULL, "restore: only tell what would be kept", 0},
+    {"repair", MCFS_FLAG_BOOL, AT(repair), "false", NULL, "fsck: drop what is proven bad", 0},
+    {"bandwidth", MCFS_FLAG_SIZE, AT(bandwidth), "0", NULL,
+     "fsck, scrub: most bytes read in a second; 0: no limit", 0},
+    {"backend", MCFS_FLAG_STRING, AT(backend), NULL, "MOONCAKE_OFFLOAD_STORAGE_BACKEND_DESCRIPTOR",
+     "fsck, scrub: the directory's layout, instead of what lies there", 0},
+    {"fsdir", MCFS_FLAG_STRING, AT(fsdir), "file_per_key_dir", "MOONCAKE_OFFLOAD_FSDIR",
+     "fsck, scrub: the folder of the file-per-key layout", 0},
     {"help", MCFS_FLAG_BOOL, AT(help), "false", NULL, "this help", 0},
     {"version", MCFS_FLAG_BOOL, AT(version), "false", NULL, "the version", 0},
     MCFS_FLAG_END};
@@ -51,6 +58,8 @@ static const struct command {
     {"unpin", "KEY...", "unpin them", ctl_unpin},
     {"snapshot", "list|create|show|verify|diff|prune ...",
      "snapshots, of a master or (--store) where they lie", ctl_snapshot},
+    {"fsck", "DIR [--repair]", "check an offload directory, drop what is proven bad", ctl_fsck},
+    {"scrub", "DIR", "read every value in it against its checksum", ctl_scrub},
     {"restore", "--check [DIR|ID]", "what a master would keep of a snapshot", ctl_restore},
 };
 

@@ -10,9 +10,9 @@
 #include <jansson.h>
 
 struct ctl_options {
-    char *mount, *master, *tenant, *store, *cluster;
-    bool json, physical, force, check, help, version;
-    uint64_t timeout_ms, min_age_ms;
+    char *mount, *master, *tenant, *store, *cluster, *backend, *fsdir;
+    bool json, physical, force, check, repair, help, version;
+    uint64_t timeout_ms, min_age_ms, bandwidth;
     uint32_t keep;
 };
 
@@ -57,6 +57,8 @@ int ctl_pick_node(struct ctl *c, struct mcfs_master_node *out, struct mcfs_error
 /* Disk extents of a range of a file; an empty list where the file system does not tell. */
 json_t *ctl_extents(const char *file, uint64_t offset, uint64_t length);
 
+int ctl_fsck(struct ctl *c, int argc, char **argv, struct mcfs_error *err);
+int ctl_scrub(struct ctl *c, int argc, char **argv, struct mcfs_error *err);
 int ctl_status(struct ctl *c, int argc, char **argv, struct mcfs_error *err);
 int ctl_locate(struct ctl *c, int argc, char **argv, struct mcfs_error *err);
 int ctl_ls(struct ctl *c, int argc, char **argv, struct mcfs_error *err);

@@ -106,21 +106,30 @@ static int open_dir(struct store *s, const char *dir, struct mcfs_error *err)
     return 0;
 }
 
-static struct mcfs_backend *store_open(const struct mcfs_backend_config *config,
-                                       struct mcfs_backend_recovery *recovery,
-                                       struct mcfs_error *err)
+struct mcfs_backend *store_open_checked(const struct mcfs_backend_config *config,
+                                        const struct finding_sink *sink,
+                                        struct mcfs_backend_recovery *recovery,
+                                        struct mcfs_error *err)
 {
     struct store *s = create(config);
     if (!s) {
         mcfs_fail_errno(err, ENOMEM, "%s", config->dir);
         return NULL;
     }
+    s->sink = sink;
     if (open_dir(s, config->dir, err) || store_recover(s, recovery, err) ||
         (!config->read_only && flusher_start(s, err))) {
         destroy(s);
         return NULL;
     }
     return &s->base;
+}
+
+static struct mcfs_backend *store_open(const struct mcfs_backend_config *config,
+                                       struct mcfs_backend_recovery *recovery,
+                                       struct mcfs_error *err)
+{
+    return store_open_checked(config, NULL, recovery, err);
 }
 
 /* Seals the open bucket and brings the disk up to date. */

@@ -22,6 +22,7 @@
  */
 
 #include "backends/bucket/bucket_log.h"
+#include "backends/finding.h"
 #include "backends/storage_key.h"
 #include "common/buf.h"
 #include "common/table.h"
@@ -108,6 +109,7 @@ struct store {
     struct mcfs_backend base;
     struct mcfs_backend_config config;
     char *dir;
+    const struct finding_sink *sink; /* the store is being checked: findings go here, not the log */
     int dir_fd, lock_fd;
     uint32_t fds_max; /* data files kept open without a user */
     struct index_stripe stripes[INDEX_STRIPES];
@@ -310,6 +312,18 @@ int store_flush(struct store *s, struct mcfs_error *err);
 
 int flusher_start(struct store *s, struct mcfs_error *err);
 void flusher_stop(struct store *s);
+
+/* ---- bucket.c: as the table's open; sink: the store is only checked ---- */
+
+struct mcfs_backend *store_open_checked(const struct mcfs_backend_config *config,
+                                        const struct finding_sink *sink,
+                                        struct mcfs_backend_recovery *recovery,
+                                        struct mcfs_error *err);
+
+/* ---- bucket_check.c ---- */
+
+/* Tells the sink, one thread at a time.  False when nobody listens: then the log is to be told. */
+bool store_report(const struct store *s, const struct finding *f);
 
 /* ---- bucket_recover.c ---- */
 

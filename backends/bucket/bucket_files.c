@@ -254,7 +254,14 @@ void set_aside(struct store *s, const char *name, const char *why)
     char from[PATH_MAX], to[PATH_MAX];
     snprintf(from, sizeof(from), "%s/%s", s->dir, name);
     if (s->config.read_only) {
-        mcfs_warning("%s: %s", from, why);
+        bool ours = name[0] >= '0' && name[0] <= '9' && strchr(name, '.');
+        struct finding f = {.kind = ours ? FINDING_INDEX : FINDING_UNKNOWN,
+                            .repair = REPAIR_RECOVER,
+                            .file = name,
+                            .key = {"", 0},
+                            .what = why};
+        if (!store_report(s, &f))
+            mcfs_warning("%s: %s", from, why);
         return;
     }
     snprintf(to, sizeof(to), "%s/lost+found", s->dir);

@@ -44,6 +44,16 @@ static void take_object(struct mcfs_slice key, const struct meta_place *place, v
     w->b->keys++;
     if (__builtin_add_overflow(place->offset, place->key_size, &at) || at > w->data_size ||
         place->data_size > w->data_size - at) {
+        char file[64];
+        snprintf(file, sizeof(file), "%" PRIu64 ".meta", w->b->id);
+        store_report(w->r->s, &(struct finding){.kind = FINDING_RANGE,
+                                                .repair = REPAIR_ENTRIES,
+                                                .file = file,
+                                                .offset = place->offset,
+                                                .key = key,
+                                                .version = FOREIGN_VERSION,
+                                                .what = "an object that lies outside of its "
+                                                        "bucket's file"});
         w->outside++;
         return;
     }
@@ -115,7 +125,7 @@ int recover_foreign(struct recovery *r, struct found *f)
     }
     b->keep_gaps = w.outside > 0;
     atomic_fetch_add(&r->dropped, w.outside);
-    if (w.outside)
+    if (w.outside && !s->sink)
         mcfs_warning("%s: %" PRIu64 " of %" PRIu32
                      " objects lie outside of the file and are "
                      "dropped",

@@ -180,6 +180,34 @@ static void settle_bucket(struct recovery *r, const struct found *f)
     }
 }
 
+static void report_loser(const struct store *s, const struct entry *e)
+{
+    char file[64];
+    snprintf(file, sizeof(file), "%" PRIu64 ".bucket", e->bucket->id);
+    store_report(s, &(struct finding){.kind = FINDING_DUPLICATE,
+                                      .repair = REPAIR_RECOVER,
+                                      .file = file,
+                                      .offset = e->offset,
+                                      .key = entry_key(e),
+                                      .version = e->version,
+                                      .what = "an older copy of an object that is stored elsewhere "
+                                              "too"});
+}
+
+static void report_rest(const struct store *s, const struct found *f)
+{
+    char file[64];
+    snprintf(file, sizeof(file), "%" PRIu64 ".%s", f->id,
+             f->parts & HAS_JOURNAL ? "journal" : "sum");
+    for (size_t i = 0; i < f->rest_count; i++)
+        store_report(s, &(struct finding){.kind = FINDING_RECORD,
+                                          .repair = REPAIR_RECOVER,
+                                          .file = file,
+                                          .offset = f->rest[i].at,
+                                          .key = {"", 0},
+                                          .what = "bytes of the log that are no record"});
+}
+
 /* Of two copies of an object one is served; the other is forgotten for good, so that it does not
  * come back when the first is removed. */
 static void settle_losers(struct recovery *r)
@@ -189,6 +217,7 @@ static void settle_losers(struct recovery *r)
         struct entry *e = r->losers[i];
         struct mcfs_error err = MCFS_ERROR_INIT;
         bool done = false;
+        report_loser(s, e);
         {
             MCFS_LOCK_SCOPE(&e->bucket->lock);
             if (!s->config.read_only && bucket_log_delete(s, e, &err))
@@ -214,6 +243,8 @@ static void set_right(struct recovery *r)
             aside(r, f, f->set_aside, f->why);
         if (!r->s->config.read_only)
             mend_log(r, f);
+        else
+            report_rest(r->s, f);
         free(f->log);
         f->log = NULL;
     }

@@ -219,6 +219,26 @@ int64_t replay_check(const void *log, size_t len, uint64_t data_size)
 
 /* ---- log against data ---- */
 
+/* What was written just before a crash may be incomplete; what is known to have been whole may not.
+ */
+static void tell_dropped(const struct store *s, const struct bucket *b, const struct entry *e,
+                         bool synced, const char *path)
+{
+    char file[64];
+    snprintf(file, sizeof(file), "%" PRIu64 ".bucket", b->id);
+    struct finding f = {.kind = synced ? FINDING_RANGE : FINDING_STALE,
+                        .repair = REPAIR_RECOVER,
+                        .file = file,
+                        .offset = e->offset,
+                        .key = entry_key(e),
+                        .version = e->version,
+                        .what = synced ? "an object that lies outside of its bucket's file"
+                                       : "an object that was written just before the end and is "
+                                         "not complete"};
+    if (!store_report(s, &f))
+        mcfs_warning("%s, offset %" PRIu64 ": %s; it is dropped", path, e->offset, f.what);
+}
+
 /* Enters what the data bears out; takes every entry. */
 static int publish_all(struct recovery *r, struct replay *p, struct bucket *b, uint64_t data_size,
                        struct mcfs_error *err)
@@ -244,9 +264,7 @@ static int publish_all(struct recovery *r, struct replay *p, struct bucket *b, u
                 rc = mcfs_fail_errno(err, ENOMEM, "%s", path);
             continue;
         }
-        mcfs_warning("%s, offset %" PRIu64 ": an object %s dropped", path, e->offset,
-                     synced ? "lies outside of the file and is"
-                            : "that was written just before the end is not complete and is");
+        tell_dropped(r->s, b, e, synced, path);
         b->keep_gaps |= synced;
         p->changed = true;
         atomic_fetch_add(&r->dropped, 1);

@@ -189,7 +189,7 @@ static struct mcfs_backend *file_per_key_open(const struct mcfs_backend_config *
                                               struct mcfs_error *err)
 {
     uint64_t dropped = 0;
-    struct finding_sink log = {finding_log, (void *)(uintptr_t)config->dir};
+    struct finding_sink log = {.report = finding_log, .arg = (void *)(uintptr_t)config->dir};
     if (!config->read_only) {
         mcfs_fail(err, MCFS_INVALID_PARAMS,
                   "file_per_key_storage_backend is read, not written: mount offload:%s instead",

@@ -15,6 +15,7 @@
 #include <sys/stat.h>
 
 #define CHECKPOINT_MAX (2ull << 30)
+#define CHUNK (128u << 10) /* fits the processor's cache */
 
 struct reading {
     struct catalog *c;
@@ -22,7 +23,8 @@ struct reading {
     const struct finding_sink *sink;
     uint64_t data_size, dropped;
     int64_t mtime_ns;
-    char *key; /* of the record at hand */
+    char *key;   /* of the record at hand */
+    char *chunk; /* of its value */
     struct mcfs_error err;
 };
 
@@ -47,16 +49,21 @@ static int sum_record(struct reading *r, const uint8_t *head, const struct offse
     struct mcfs_error err = MCFS_ERROR_INIT;
     uint32_t sum = mcfs_crc32c(0, head, OFFSET_RECORD_SUMMED);
     sum = mcfs_crc32c(sum, r->key, rec->key_len);
-    if (value_checksum(&v, &sum, &err)) {
-        if (err.code == MCFS_CHECKSUM_MISMATCH)
-            return 0; /* the file became shorter */
-        r->err = err;
-        return -1;
-    }
     *value_crc = 0;
-    if (sum == rec->crc32c)
-        return value_checksum(&v, value_crc, &r->err) ? -1 : 1;
-    return 0;
+    for (uint64_t done = 0; done < rec->value_len;) {
+        int64_t n = value_read(&v, r->chunk, CHUNK, done, &err);
+        if (n <= 0 && err.code == MCFS_CHECKSUM_MISMATCH)
+            return 0; /* the file became shorter */
+        if (n <= 0) {
+            r->err = err;
+            return mcfs_error_prefix(&r->err, "%s/%s", r->c->dir, OFFSET_DATA);
+        }
+        sum = mcfs_crc32c(sum, r->chunk, (size_t)n);
+        *value_crc = mcfs_crc32c(*value_crc, r->chunk, (size_t)n);
+        done += (uint64_t)n;
+        finding_read(r->sink, (uint64_t)n);
+    }
+    return sum == rec->crc32c;
 }
 
 /* Marks head and key, so that a later record in their place is noticed. */
@@ -188,7 +195,8 @@ static int read_nodes(struct reading *r)
     _cleanup_free_ struct offset_node *used =
         malloc((r->meta.node_count ? r->meta.node_count : 1) * sizeof(*used));
     r->key = malloc(OFFSET_KEY_MAX);
-    if (!r->key || !used)
+    r->chunk = malloc(CHUNK);
+    if (!r->key || !r->chunk || !used)
         return mcfs_fail_errno(&r->err, ENOMEM, "%s", r->c->dir);
     for (uint32_t i = 0; i < r->meta.node_count; i++) {
         struct offset_node node = offset_meta_node(&r->meta, i);
@@ -267,6 +275,7 @@ static int read_all(struct reading *r, bool tolerant)
         rc = read_nodes(r);
     }
     free(r->key);
+    free(r->chunk);
     offset_meta_free(&r->meta);
     return rc < 0 ? -1 : 0;
 }
@@ -294,7 +303,7 @@ static struct mcfs_backend *offset_open(const struct mcfs_backend_config *config
                                         struct mcfs_error *err)
 {
     uint64_t dropped = 0;
-    struct finding_sink log = {finding_log, (void *)(uintptr_t)config->dir};
+    struct finding_sink log = {.report = finding_log, .arg = (void *)(uintptr_t)config->dir};
     if (!config->read_only) {
         mcfs_fail(err, MCFS_INVALID_PARAMS,
                   "offset_allocator_storage_backend is read, not written: mount offload:%s instead",

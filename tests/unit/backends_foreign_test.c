@@ -214,7 +214,7 @@ static void a_record(uint64_t *record, uint64_t *value)
 static struct collected read_offset(bool tolerant, uint64_t objects)
 {
     struct collected got = {0};
-    struct finding_sink sink = {collect, &got};
+    struct finding_sink sink = {.report = collect, .arg = &got};
     struct mcfs_error err = MCFS_ERROR_INIT;
     uint64_t dropped;
     struct catalog *c = offset_read(dir, tolerant, &sink, &dropped, &err);
@@ -269,7 +269,7 @@ Test(foreign, records_beyond_the_files_end_are_dropped)
     snprintf(path, sizeof(path), "%s/" OFFSET_DATA, dir);
     cr_assert_eq(truncate(path, 1 << 20), 0);
     struct collected got = {0};
-    struct finding_sink sink = {collect, &got};
+    struct finding_sink sink = {.report = collect, .arg = &got};
     uint64_t dropped;
     struct catalog *c = offset_read(dir, false, &sink, &dropped, NULL);
     cr_assert_not_null(c);
@@ -381,7 +381,7 @@ Test(foreign, a_record_that_its_owner_overwrites_is_an_error_not_other_bytes)
 static struct collected read_files(uint64_t objects)
 {
     struct collected got = {0};
-    struct finding_sink sink = {collect, &got};
+    struct finding_sink sink = {.report = collect, .arg = &got};
     struct mcfs_error err = MCFS_ERROR_INIT;
     uint64_t dropped;
     struct catalog *c = file_per_key_read(dir, NULL, &sink, &dropped, &err);
