@@ -193,7 +193,7 @@ static int read_nodes(struct reading *r)
 {
     size_t n = 0;
     _cleanup_free_ struct offset_node *used =
-        malloc((r->meta.node_count ? r->meta.node_count : 1) * sizeof(*used));
+        calloc(r->meta.node_count ? r->meta.node_count : 1, sizeof(*used));
     r->key = malloc(OFFSET_KEY_MAX);
     r->chunk = malloc(CHUNK);
     if (!r->key || !r->chunk || !used)
