@@ -37,6 +37,8 @@ static const struct mcfs_flag table[] = {
      "time after which what was closed survives power loss", 1000},
     {"eviction", MCFS_FLAG_STRING, AT(eviction), "none", "MOONCAKE_OFFLOAD_BUCKET_EVICTION_POLICY",
      "what a full store drops: nothing (none)", 0},
+    {"refresh", MCFS_FLAG_DURATION, AT(refresh_ms), "5s", NULL,
+     "offload: how often to look whether the directory was changed; 0: never", 1000},
     {"listen", MCFS_FLAG_STRING, AT(listen), NULL, NULL,
      "HOST:PORT on which peers read from this node", 0},
     {"master_flags", MCFS_FLAG_STRING, AT(master_flags), NULL, NULL,

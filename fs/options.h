@@ -16,7 +16,7 @@ struct mount_options {
     bool ignored; /* options of mount(8) that mean nothing here */
     uint32_t uid, gid, umask, threads;
     bool has_uid, has_gid, has_umask;
-    uint64_t rpc_timeout_ms, lease_wait_ms, attr_timeout_ms;
+    uint64_t rpc_timeout_ms, lease_wait_ms, attr_timeout_ms, refresh_ms;
     uint64_t bucket_size_limit, bucket_keys_limit, capacity, single_object_min, flush_interval_ms;
     char *uid_text, *gid_text, *umask_text;
 

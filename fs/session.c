@@ -221,6 +221,7 @@ static int start_node(struct run *run, const struct source *source, struct state
         config.store.dir = source->offload;
         config.store.fsdir = o->fsdir;
         config.store.read_only = true;
+        config.refresh_ms = (uint32_t)o->refresh_ms;
         config.master_flags = keeps_nothing;
     }
     if (source->snapshots)

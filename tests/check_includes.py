@@ -12,7 +12,7 @@ ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
 PUBLIC = {
     "common": None,
     "common/rpc": ["rpc.h"],
-    "backends": ["backends.h", "check.h", "storage_key.h"],
+    "backends": ["backends.h", "check.h", "live.h", "storage_key.h"],
     "snapshot": ["snapshot.h"],
     "master/client": ["client.h", "restore_check.h"],
     "fs/node": ["node.h", "state_dir.h"],

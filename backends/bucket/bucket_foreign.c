@@ -62,7 +62,7 @@ static void take_object(struct mcfs_slice key, const struct meta_place *place, v
         w->failed = true;
         return;
     }
-    e->version = FOREIGN_VERSION;
+    e->version = w->r->s->config.versions_by_bucket ? w->b->id : FOREIGN_VERSION;
     e->offset = at;
     e->size = place->data_size;
     e->attr = (struct mcfs_attr){MCFS_ATTR_DEFAULT_MODE, 0, 0, w->mtime_ns};

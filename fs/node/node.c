@@ -3,6 +3,7 @@
 #include "fs/node/node_private.h"
 
 #include "backends/backends.h"
+#include "backends/live.h"
 #include "common/cleanup.h"
 #include "common/clock.h"
 #include "common/hash.h"
@@ -37,6 +38,8 @@ void node_drop(struct node *n, struct mcfs_slice tenant, struct mcfs_slice key, 
     struct mcfs_backend_name name = {.tenant = tenant, .key = key, .version = version};
     if (n->config.dropping)
         n->config.dropping(n->config.arg, tenant, key, version);
+    if (n->config.store.read_only)
+        return; /* it is its owner's to drop */
     if (n->ops->remove(n->store, &name, 1))
         mcfs_warning("%s", name.err.msg);
 }
@@ -97,9 +100,12 @@ static int open_store(struct node *n, struct mcfs_error *err)
         n->ops = mcfs_backend_recognise(config->dir, config->fsdir, err);
     else if (!(n->ops = mcfs_backend_find(name)))
         mcfs_fail(err, MCFS_INVALID_PARAMS, "no such storage backend: '%s'", name);
-    n->store = n->ops ? n->ops->open(config, &found, err) : NULL;
+    if (n->ops)
+        n->store = config->read_only ? mcfs_backend_open_live(n->ops, config, &found, err)
+                                     : n->ops->open(config, &found, err);
     if (!n->store)
         return -1;
+    n->ops = n->store->ops;
     mcfs_info("%s: %" PRIu64 " objects, %" PRIu64 " bytes in %" PRIu64 " buckets; %" PRIu64
               " torn or corrupt objects dropped, %" PRIu64 " unknown files set aside in lost+found",
               n->store_dir, found.objects, found.bytes, found.buckets, found.dropped_objects,
@@ -173,6 +179,20 @@ static int connect_master(struct node *n, struct mcfs_error *err)
     return -1;
 }
 
+/* The store's owner has changed it. */
+static void store_changed(void *arg)
+{
+    struct node *n = arg;
+    mcfs_master_report_again(n->master);
+}
+
+static int watch_store(struct node *n, struct mcfs_error *err)
+{
+    if (!n->config.store.read_only || !n->config.refresh_ms)
+        return 0;
+    return mcfs_backend_watch(n->store, n->config.refresh_ms, store_changed, n, err);
+}
+
 struct node *node_start(const struct node_config *config, struct mcfs_error *err)
 {
     struct node *n = calloc(1, sizeof(*n));
@@ -191,7 +211,7 @@ struct node *node_start(const struct node_config *config, struct mcfs_error *err
     n->verifier = n->known ? verifier_new(n, err) : NULL;
     if (!n->verifier || open_store(n, err) || node_finish_exchange(n, err) ||
         listen_for_data(n, err) || connect_master(n, err) ||
-        mcfs_rpc_server_start(n->server, err)) {
+        mcfs_rpc_server_start(n->server, err) || watch_store(n, err)) {
         node_stop(n, NULL);
         return NULL;
     }
@@ -203,6 +223,8 @@ int node_stop(struct node *n, struct mcfs_error *err)
     int rc = 0;
     if (!n)
         return 0;
+    if (n->store && n->config.store.read_only)
+        mcfs_backend_unwatch(n->store);
     mcfs_rpc_server_stop(n->server);
     mcfs_master_close(n->master);
     data_server_free(n->data);

@@ -29,6 +29,7 @@ struct node_config {
     const char *backend; /* descriptor; NULL: bucket_storage_backend */
     /* dir NULL: the state directory's; read_only: the layout is recognised unless it is named. */
     struct mcfs_backend_config store;
+    uint32_t refresh_ms; /* store.read_only: how often to look whether its owner has changed it */
     uint32_t rpc_timeout_ms, lease_wait_ms;
     bool read_only;
     bool verify_strict;     /* check even large values before they are read, not soon after */

@@ -38,6 +38,9 @@ struct mcfs_backend_config {
     const char *dir;   /* directory of the store; created when absent */
     bool read_only;    /* take no lock, write nothing; for looking at foreign directories */
     const char *fsdir; /* file per key: the folder that holds the files; "file_per_key_dir" */
+    /* Objects of buckets that Mooncake wrote get the bucket's id as their version, not 1: so that a
+     * key that it stores again, elsewhere, is another version to who reads the store again. */
+    bool versions_by_bucket;
     uint64_t bucket_size_limit;       /* bytes; 256 MiB */
     uint64_t bucket_keys_limit;       /* objects; 500 */
     uint64_t capacity_bytes;          /* most bytes of values stored; 0: what the disk holds */

@@ -57,6 +57,10 @@ uint32_t mcfs_master_lease_ms(struct mcfs_master *m);
 uint32_t mcfs_master_nodes_seen(struct mcfs_master *m);
 bool mcfs_master_session_ready(struct mcfs_master *m);
 
+/* What the node stores has changed without the master's knowledge: the session is made anew, with
+ * another inventory.  Calls wait meanwhile; leases are lost, as with any session. */
+void mcfs_master_report_again(struct mcfs_master *m);
+
 /* Calls made so far, for metrics. */
 uint64_t mcfs_master_calls(struct mcfs_master *m);
 

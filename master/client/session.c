@@ -295,7 +295,7 @@ static int ping(struct link *l, struct mcfs_error *err)
 static bool still_current(struct mcfs_master *m, uint64_t session)
 {
     MCFS_LOCK_SCOPE(&m->lock);
-    return m->session == session && !m->stopping;
+    return m->session == session && !m->stopping && !m->again;
 }
 
 /* Serves the session until it breaks. */
@@ -329,6 +329,7 @@ static void *session_main(void *arg)
             MCFS_LOCK_SCOPE(&m->lock);
             if (m->stopping)
                 return NULL;
+            m->again = false; /* the inventory is asked for from now on */
             /* A wake-up that was meant for the last connection. */
             mcfs_cancel_free(&m->wake);
             mcfs_cancel_init(&m->wake);
@@ -350,6 +351,8 @@ static void *session_main(void *arg)
             MCFS_LOCK_SCOPE(&m->lock);
             if (m->stopping)
                 return NULL;
+            if (m->again)
+                continue;
         }
         if (!reported)
             mcfs_warning("no session with the master at %s: %s", m->address, err.msg);
@@ -415,6 +418,16 @@ uint64_t session_wait(struct mcfs_master *m, int64_t deadline_ms, const struct m
             return 0;
         }
     }
+}
+
+void mcfs_master_report_again(struct mcfs_master *m)
+{
+    MCFS_LOCK_SCOPE(&m->lock);
+    m->again = true;
+    if (!m->session)
+        return; /* one is being made; it ends at once */
+    m->session = 0;
+    mcfs_cancel_set(&m->wake);
 }
 
 void session_invalid(struct mcfs_master *m, uint64_t session)

@@ -24,6 +24,7 @@ struct mcfs_master {
     uint64_t session;       /* 0 while there is none */
     struct mcfs_error last; /* why there is none */
     bool stopping;
+    bool again;              /* the node has another inventory: a new session is to report it */
     struct mcfs_cancel wake; /* ends the session thread's waits */
     pthread_t thread;
     bool started;

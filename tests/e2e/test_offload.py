@@ -8,7 +8,7 @@ import shutil
 
 import pytest
 
-from harness import Mount, run
+from harness import Mount, run, wait_until
 
 DATA = os.path.join(os.path.dirname(__file__), "../data")
 LAYOUTS = ["bucket", "bucket_single", "offset_strict", "offset_relaxed", "offset_crash", "file_per_key"]
@@ -134,28 +134,93 @@ def test_damage_is_dropped_with_a_word(world):
     assert f"{store}/kv_cache.data, offset {o['offset']}: the record's checksum is wrong" in m.log_text()
 
 
+def same(path, data):
+    """Whether it is there with these bytes; a moment of change may answer with an error, never with other bytes."""
+    try:
+        return read(path) == data
+    except OSError as e:
+        assert e.errno in (errno.ENOENT, errno.EIO, errno.ESTALE), e
+        return False
+
+
 def test_a_store_that_is_being_written(world):
-    """Its owner goes on undisturbed; what was there is shown; nothing is touched."""
+    """Its owner goes on undisturbed; the view follows; nothing is touched by it."""
     a = Mount(world, name="a")
     for i in range(20):
         with open(a.key(f"k{i}"), "wb") as f:
             f.write(b"%d" % i * 1000)
-    m = Mount(world, source=f"offload:{a.state}/backend", name="view")
+    m = Mount(world, source=f"offload:{a.state}/backend", name="view", options=["refresh=50ms"])
     for i in range(20):
         assert read(m.key(f"k{i}")) == b"%d" % i * 1000
+    kept = open(m.key("k0"), "rb")
     for i in range(20):
         with open(a.key(f"k{i}"), "wb") as f:
             f.write(b"new %d" % i * 1000)
         assert read(a.key(f"k{i}")) == b"new %d" % i * 1000
-    for i in range(20):  # what it showed, or an error; never other bytes
-        try:
-            assert read(m.key(f"k{i}")) in (b"%d" % i * 1000, b"new %d" % i * 1000)
-        except OSError as e:
-            assert e.errno in (errno.EIO, errno.ESTALE)
-    m.umount()
-    m.remount()
+    os.unlink(a.key("k7"))
     for i in range(20):
-        assert read(m.key(f"k{i}")) == b"new %d" % i * 1000
+        if i != 7:
+            wait_until(lambda: same(m.key(f"k{i}"), b"new %d" % i * 1000), what=f"k{i}")
+    wait_until(lambda: not os.path.exists(m.key("k7")), what="end of k7")
+    assert sorted(os.listdir(m.keys)) == sorted(f"k{i}" for i in range(20) if i != 7)
+    assert kept.read(2) in (b"00", b"")
+    kept.close()
+    before = sorted(os.listdir(os.path.join(a.state, "backend")))
+    m.umount()
+    assert sorted(os.listdir(os.path.join(a.state, "backend"))) == before
+
+
+def test_without_refresh_it_stays_as_it_was_found(world):
+    store, objects = copy(world, "file_per_key")
+    m = Mount(world, source=f"offload:{store}", options=["refresh=0"])
+    n = len(files_below(os.path.join(m.mnt, "tenants")))
+    os.unlink(os.path.join(store, "file_per_key_dir/m/e/default_obj-000"))
+    assert len(files_below(os.path.join(m.mnt, "tenants"))) == n
+
+
+def test_files_by_key_that_come_and_go_and_change(world):
+    store, objects = copy(world, "file_per_key")
+    m = Mount(world, source=f"offload:{store}", options=["refresh=50ms"])
+    path = os.path.join(store, "file_per_key_dir/m/e/default_obj-000")
+    assert len(read(m.key("obj-000"))) == 1
+    with open(path, "wb") as f:
+        f.write(b"\x0a\x0fdefault\0obj-000\x12\x05other")
+    wait_until(lambda: same(m.key("obj-000"), b"other"), what="the new bytes")
+    os.unlink(path)
+    wait_until(lambda: not os.path.exists(m.key("obj-000")), what="its end")
+    with open(path, "wb") as f:
+        f.write(b"\x0a\x0fdefault\0obj-000\x12\x05again")
+    wait_until(lambda: same(m.key("obj-000"), b"again"), what="its return")
+
+
+def test_a_bucket_of_mooncakes_that_stores_a_key_again(world):
+    store, objects = copy(world, "bucket")
+    m = Mount(world, source=f"offload:{store}", options=["refresh=50ms"])
+    assert len(read(m.key("obj-000"))) == 1
+    with open(os.path.join(store, "7356854959999.bucket"), "wb") as f:
+        f.write(b"default\0obj-000Z")
+    with open(os.path.join(store, "7356854959999.meta.part"), "wb") as f:
+        f.write(b"\x08\x10\x12\x0fdefault\0obj-000\x1a\x04\x10\x0f\x18\x01")
+    os.rename(os.path.join(store, "7356854959999.meta.part"), os.path.join(store, "7356854959999.meta"))
+    wait_until(lambda: same(m.key("obj-000"), b"Z"), what="the younger copy")
+    assert len(files_below(os.path.join(m.mnt, "tenants"))) == 200
+
+
+def test_another_checkpoint(world):
+    store, objects = copy(world, "offset_strict")
+    m = Mount(world, source=f"offload:{store}", options=["refresh=50ms"])
+    tenants = os.path.join(m.mnt, "tenants")
+    assert len(files_below(tenants)) == 200
+    with open(os.path.join(store, "kv_cache.meta"), "r+b") as f:
+        f.truncate(4000)  # unreadable for a moment: what was read before stays
+    wait_until(lambda: "what was read before is shown still" in m.log_text(), what="a word about it")
+    assert len(files_below(tenants)) == 200
+    for name in ("data", "meta"):
+        shutil.copy(os.path.join(DATA, f"offset_relaxed/kv_cache.{name}"), os.path.join(store, "new"))
+        os.rename(os.path.join(store, "new"), os.path.join(store, f"kv_cache.{name}"))
+    wait_until(lambda: len(files_below(tenants)) == 60, what="the other checkpoint")
+    for o in json.load(open(os.path.join(DATA, "offset_relaxed.json")))["objects"]:
+        assert hashlib.sha256(read(os.path.join(tenants, o["tenant"], escape(o["key"])))).hexdigest() == o["sha256"]
 
 
 def test_the_layout_is_named_or_recognised(world):
@@ -194,3 +259,19 @@ def test_confined_to_one_tenant(world):
     m = Mount(world, source=f"offload:{store}", options=["tenant=tenant-a"])
     assert not os.path.exists(os.path.join(m.mnt, "tenants"))
     assert len(files_below(m.keys)) == sum(o["present"] and o["tenant"] == "tenant-a" for o in objects)
+
+
+def test_an_older_file_in_the_place_of_a_newer_one(world):
+    """Its time, which is the version, goes back; what is shown does not."""
+    store, _ = copy(world, "file_per_key")
+    path = os.path.join(store, "file_per_key_dir/m/e/default_obj-000")
+    m = Mount(world, source=f"offload:{store}", options=["refresh=50ms"])
+    versions = [int(os.getxattr(m.key("obj-000"), "user.mooncake.version"))]
+    for i in range(3):
+        with open(path + ".new", "wb") as f:
+            f.write(b"\x0a\x0fdefault\0obj-000\x12\x05old-%d" % i)
+        os.utime(path + ".new", (1000 - i, 1000 - i))
+        os.rename(path + ".new", path)
+        wait_until(lambda: same(m.key("obj-000"), b"old-%d" % i), what=f"old-{i}")
+        versions.append(int(os.getxattr(m.key("obj-000"), "user.mooncake.version")))
+    assert versions == sorted(set(versions))
