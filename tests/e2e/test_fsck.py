@@ -162,6 +162,28 @@ def test_two_records_with_the_same_room(world):
     assert len(contents(world, store)) == 199
 
 
+def test_a_bad_record_in_the_midst_of_a_good_one_is_left(world):
+    """Wiping what the allocator calls a record would wipe bytes of an object that is whole."""
+    store, objects = copy(world, "offset_strict")
+    path = os.path.join(store, "kv_cache.meta")
+    meta = bytearray(open(path, "rb").read())
+    state = meta.index(b"\x12") + 4
+    shift = struct.unpack_from("<Q", meta, state + 8)[0]
+    nodes = {}
+    for i in range(4096):
+        at = state + 1120 + i * 28
+        if meta[at + 24] == 1:
+            nodes[struct.unpack_from("<I", meta, at)[0] << shift] = at
+    small = objects["obj-000"]
+    large = max(objects.values(), key=lambda o: o["size"])
+    inside = (large["offset"] + 4096 + large["size"] // 2) >> shift
+    struct.pack_into("<I", meta, nodes[small["offset"]], inside)
+    open(path, "wb").write(meta)
+    out = fsck(store, "--repair", code=1)
+    assert "overlap" in kinds(out) and not any(f["repaired"] for f in out["findings"])
+    assert contents(world, store) == all_but(objects, "obj-000")
+
+
 # ---- file per key ----
 
 FILE = "file_per_key_dir/m/e/default_obj-000"

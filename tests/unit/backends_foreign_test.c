@@ -135,7 +135,7 @@ static void check_golden(const char *name)
         b->ops->reader_close(r);
         cr_assert_null(b->ops->reader_open(b, tenant, key, version + 1, NULL));
         cr_assert_eq(b->ops->locate(b, tenant, key, version, &place, NULL), 0);
-        cr_assert_eq(place.length, json_integer_value(json_object_get(o, "size")));
+        cr_assert_eq((json_int_t)place.length, json_integer_value(json_object_get(o, "size")));
         if (json_object_get(o, "path"))
             cr_assert_str_eq(place.file, json_string_value(json_object_get(o, "path")));
     }
