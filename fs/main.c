@@ -2,6 +2,7 @@
 /* mooncakefs: mounts a node.  The command returns when the mount serves requests, or with one line
  * that says why it does not. */
 #include "common/cleanup.h"
+#include "common/file.h"
 #include "common/log.h"
 #include "fs/node/state_dir.h"
 #include "fs/session.h"
@@ -12,7 +13,6 @@
 #include <limits.h>
 #include <signal.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <systemd/sd-daemon.h>
 
 struct start {
@@ -103,7 +103,7 @@ static void open_log(const struct mount_options *o)
     snprintf(path, sizeof(path), "%s/mooncakefs.log", source.state_dir);
     if (mcfs_log_to_file(o->log_file ? o->log_file : path)) {
         /* The state directory may not be there yet. */
-        mkdir(source.state_dir, 0755);
+        mcfs_make_dirs(source.state_dir, 0755, NULL);
         if (mcfs_log_to_file(o->log_file ? o->log_file : path))
             mcfs_log_to_syslog();
     }
