@@ -163,6 +163,13 @@ int catalog_add(struct catalog *c, const struct catalog_entry *e)
     return mcfs_table_add(&c->table, copy);
 }
 
+const struct catalog_entry *catalog_find(const struct catalog *c, struct mcfs_slice on_disk)
+{
+    _cleanup_buf_ struct mcfs_buf whole = MCFS_BUF_INIT;
+    storage_key_complete(on_disk, &whole);
+    return whole.failed ? NULL : find_key(c, mcfs_slice(whole.data, whole.len));
+}
+
 static int by_version(const void *a, const void *b)
 {
     const struct catalog_entry *x = *(struct catalog_entry *const *)a,

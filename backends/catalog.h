@@ -61,6 +61,9 @@ void catalog_free(struct catalog *c);
  * older one is reported and dropped.  Returns 0 or -1 without memory. */
 int catalog_add(struct catalog *c, const struct catalog_entry *e);
 
+/* The entry of a storage key, which may be one without a tenant; NULL: there is none. */
+const struct catalog_entry *catalog_find(const struct catalog *c, struct mcfs_slice on_disk);
+
 /* Nothing more is entered: puts what is there in order. */
 void catalog_seal(struct catalog *c);
 

@@ -137,7 +137,8 @@ int store_check(struct store_check *c, struct mcfs_error *err)
         return bucket_check(c, err);
     if (c->layout == &mcfs_offset_ops) {
         const char *const known[] = {OFFSET_DATA, OFFSET_META, OFFSET_META ".tmp", NULL};
-        return check_catalog(c, offset_read(c->dir, true, &c->sink, &dropped, err), known, err);
+        return check_catalog(c, offset_read(c->dir, true, NULL, &c->sink, &dropped, err), known,
+                             err);
     }
     const char *const known[] = {c->fsdir && *c->fsdir ? c->fsdir : FILE_PER_KEY_FSDIR, NULL};
     return check_catalog(c, file_per_key_read(c->dir, c->fsdir, &c->sink, &dropped, err), known,
@@ -163,7 +164,7 @@ static int wipe_records(const struct store_check *c, const struct finding *f, si
 {
     static const char zeros[OFFSET_RECORD_HEAD];
     uint64_t dropped;
-    struct catalog *good = offset_read(c->dir, true, NULL, &dropped, err);
+    struct catalog *good = offset_read(c->dir, true, NULL, NULL, &dropped, err);
     _cleanup_fd_ int fd = good ? openat(good->dir_fd, OFFSET_DATA, O_WRONLY | O_CLOEXEC) : -1;
     int rc = fd >= 0 ? 0 : !good ? -1 : mcfs_fail_errno(err, errno, "%s/%s", c->dir, OFFSET_DATA);
     for (size_t i = 0; i < n && rc == 0; i++) {

@@ -119,7 +119,8 @@ static struct generation *read_store(struct live *l, struct mcfs_backend_recover
         mcfs_fail_errno(err, ENOMEM, "%s", l->dir);
         return NULL;
     }
-    g->users = 1; /* being the current one */
+    g->users = 1;                                               /* being the current one */
+    l->config.previous = l->current ? l->current->store : NULL; /* changed by this thread only */
     g->store = l->layout->open(&l->config, recovery, err);
     if (g->store)
         return g;

@@ -20,6 +20,7 @@
 struct reading {
     struct catalog *c;
     struct offset_meta meta;
+    const struct catalog *previous;
     const struct finding_sink *sink;
     uint64_t data_size, dropped;
     int64_t mtime_ns;
@@ -99,7 +100,11 @@ static int take_record(struct reading *r, const uint8_t *head, const struct offs
         drop(r, FINDING_STALE, at, key, "a record that was evicted with the checkpoint");
         return 0;
     }
-    if (rec->has_crc) {
+    uint32_t mark = mark_of(head, r->key, rec->key_len);
+    const struct catalog_entry *was = r->previous ? catalog_find(r->previous, key) : NULL;
+    if (rec->has_crc && was && was->record == at && was->mark == mark) {
+        crc = was->crc32c;
+    } else if (rec->has_crc) {
         int rc = sum_record(r, head, rec, at, &crc);
         if (rc == 0)
             drop(r, FINDING_CHECKSUM, at, key, "the record's checksum is wrong");
@@ -116,7 +121,7 @@ static int take_record(struct reading *r, const uint8_t *head, const struct offs
                               .mtime_ns = r->mtime_ns,
                               .crc32c = crc,
                               .has_crc = rec->has_crc,
-                              .mark = mark_of(head, r->key, rec->key_len)};
+                              .mark = mark};
     return catalog_add(r->c, &e) ? mcfs_fail_errno(&r->err, ENOMEM, "%s", r->c->dir) : 0;
 }
 
@@ -280,10 +285,12 @@ static int read_all(struct reading *r, bool tolerant)
     return rc < 0 ? -1 : 0;
 }
 
-struct catalog *offset_read(const char *dir, bool tolerant, const struct finding_sink *sink,
-                            uint64_t *dropped, struct mcfs_error *err)
+struct catalog *offset_read(const char *dir, bool tolerant, const struct catalog *previous,
+                            const struct finding_sink *sink, uint64_t *dropped,
+                            struct mcfs_error *err)
 {
-    struct reading r = {.sink = sink, .c = catalog_new(&mcfs_offset_ops, dir, sink, err)};
+    struct reading r = {
+        .previous = previous, .sink = sink, .c = catalog_new(&mcfs_offset_ops, dir, sink, err)};
     if (!r.c)
         return NULL;
     r.c->still_there = still_there;
@@ -310,7 +317,8 @@ static struct mcfs_backend *offset_open(const struct mcfs_backend_config *config
                   config->dir);
         return NULL;
     }
-    struct catalog *c = offset_read(config->dir, false, &log, &dropped, err);
+    struct catalog *c =
+        offset_read(config->dir, false, (struct catalog *)config->previous, &log, &dropped, err);
     if (!c)
         return NULL;
     catalog_recovery(c, dropped, recovery);

@@ -41,6 +41,9 @@ struct mcfs_backend_config {
     /* Objects of buckets that Mooncake wrote get the bucket's id as their version, not 1: so that a
      * key that it stores again, elsewhere, is another version to who reads the store again. */
     bool versions_by_bucket;
+    /* The same directory as the same layout read it before, open still; or NULL.  What has been
+     * checked then, and is what it was, need not be checked once more. */
+    struct mcfs_backend *previous;
     uint64_t bucket_size_limit;       /* bytes; 256 MiB */
     uint64_t bucket_keys_limit;       /* objects; 500 */
     uint64_t capacity_bytes;          /* most bytes of values stored; 0: what the disk holds */

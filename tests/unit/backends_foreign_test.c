@@ -217,7 +217,7 @@ static struct collected read_offset(bool tolerant, uint64_t objects)
     struct finding_sink sink = {.report = collect, .arg = &got};
     struct mcfs_error err = MCFS_ERROR_INIT;
     uint64_t dropped;
-    struct catalog *c = offset_read(dir, tolerant, &sink, &dropped, &err);
+    struct catalog *c = offset_read(dir, tolerant, NULL, &sink, &dropped, &err);
     cr_assert_not_null(c, "%s", err.msg);
     cr_assert_eq(c->count, objects);
     catalog_free(c);
@@ -271,7 +271,7 @@ Test(foreign, records_beyond_the_files_end_are_dropped)
     struct collected got = {0};
     struct finding_sink sink = {.report = collect, .arg = &got};
     uint64_t dropped;
-    struct catalog *c = offset_read(dir, false, &sink, &dropped, NULL);
+    struct catalog *c = offset_read(dir, false, NULL, &sink, &dropped, NULL);
     cr_assert_not_null(c);
     cr_assert_gt(c->count, 0);
     cr_assert_lt(c->count, 200);
@@ -374,6 +374,25 @@ Test(foreign, a_record_that_its_owner_overwrites_is_an_error_not_other_bytes)
     cr_assert_not_null(strstr(err.msg, OFFSET_DATA), "%s", err.msg);
     b->ops->reader_close(r);
     b->ops->close(b, NULL);
+}
+
+Test(foreign, what_was_checked_and_is_what_it_was_is_not_read_again)
+{
+    uint64_t record, value;
+    copy_golden("offset_strict");
+    a_record(&record, &value);
+    struct mcfs_backend *before = open_recognised();
+    struct mcfs_backend_config config = {.dir = dir, .read_only = true, .previous = before};
+    poke(OFFSET_DATA, value, "\xff", 1);
+    struct mcfs_backend *b = mcfs_offset_ops.open(&config, &found, NULL);
+    cr_assert_eq(count(b), 200);
+    b->ops->close(b, NULL);
+    /* With another number it is another record. */
+    poke(OFFSET_DATA, record + 8, "\x01", 1);
+    b = mcfs_offset_ops.open(&config, &found, NULL);
+    cr_assert_eq(count(b), 199);
+    b->ops->close(b, NULL);
+    before->ops->close(before, NULL);
 }
 
 #define A_FILE "file_per_key_dir/m/e/default_obj-000"
