@@ -261,7 +261,7 @@ static int read_checkpoint(struct reading *r, bool tolerant, char **bytes)
 static int read_all(struct reading *r, bool tolerant)
 {
     _cleanup_free_ char *bytes = NULL;
-    struct stat st;
+    struct stat st = {0};
     struct catalog *c = r->c;
     c->fd = openat(c->dir_fd, OFFSET_DATA, O_RDONLY | O_CLOEXEC);
     if (c->fd < 0 && errno != ENOENT)
