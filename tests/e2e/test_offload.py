@@ -275,3 +275,24 @@ def test_an_older_file_in_the_place_of_a_newer_one(world):
         wait_until(lambda: same(m.key("obj-000"), b"old-%d" % i), what=f"old-{i}")
         versions.append(int(os.getxattr(m.key("obj-000"), "user.mooncake.version")))
     assert versions == sorted(set(versions))
+
+
+def test_a_store_after_a_crash_is_shown_and_not_repaired(world):
+    """Open journal with a torn end, a .tmp, a stranger: whoever only looks leaves them to the owner."""
+    a = Mount(world, name="a")
+    for i in range(10):
+        with open(a.key(f"k{i}"), "wb") as f:
+            f.write(b"%d" % i * 500)
+    a.kill()
+    run("umount", a.mnt)
+    store = os.path.join(a.state, "backend")
+    journal = next(f for f in os.listdir(store) if f.endswith(".journal"))
+    with open(os.path.join(store, journal), "ab") as f:
+        f.write(b"\x01\x02\x03\x04\xff\x00\x00\x00\x01torn")
+    for name in ("7.meta.tmp", "notes"):
+        open(os.path.join(store, name), "w").close()
+    before = state_of(a.state)
+    m = Mount(world, source=f"offload:{store}", name="view")
+    assert {f: read(m.key(f)) for f in os.listdir(m.keys)} == {f"k{i}": b"%d" % i * 500 for i in range(10)}
+    m.umount()
+    assert state_of(a.state) == before
