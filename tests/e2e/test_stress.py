@@ -109,7 +109,8 @@ class Workers:
 
     def collect(self, i):
         for line in self.procs[i].stdout:
-            self.lines[i].append(line.split())
+            if line.endswith("\n"):  # not one that was cut off by a kill
+                self.lines[i].append(line.split())
 
     def work(self, changes):
         wait_until(lambda: all(len(x) >= changes or p.poll() is not None for x, p in zip(self.lines, self.procs)),
