@@ -14,7 +14,7 @@ const struct mcfs_flag master_flag_table[] = {
     {"rpc_thread_num", MCFS_FLAG_U32, AT(rpc_thread_num), "0", NULL, "event loops; 0: one per core",
      0},
     {"auth_key_file", MCFS_FLAG_STRING, AT(auth_key_file), NULL, NULL,
-     "file with the key that peers must know", 0},
+     "file of keys, one of which TCP callers must prove", 0},
     {"metrics_host", MCFS_FLAG_STRING, AT(metrics_host), "127.0.0.1", NULL,
      "admin HTTP address; beyond loopback only with metrics_token_file", 0},
     {"metrics_token_file", MCFS_FLAG_STRING, AT(metrics_token_file), NULL, NULL,

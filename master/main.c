@@ -133,6 +133,21 @@ static int start_snapshots(struct master *m, struct mcfs_object_store *store,
     return m->checkpointer ? 0 : -1;
 }
 
+static int load_keys(struct master *m, struct mcfs_error *err)
+{
+    if (!m->flags.auth_key_file)
+        return 0;
+    m->keys = mcfs_rpc_keys_load(m->flags.auth_key_file, err);
+    if (!m->keys)
+        return -1;
+    if (mcfs_rpc_keys_any_bound(m->keys) && !m->flags.state_dir)
+        return mcfs_fail(err, MCFS_INVALID_PARAMS,
+                         "%s binds keys to tenants, which needs --state_dir: there the master "
+                         "remembers which key a node came with",
+                         m->flags.auth_key_file);
+    return 0;
+}
+
 static int listen_all(struct master *m, struct mcfs_error *err)
 {
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
@@ -143,6 +158,9 @@ static int listen_all(struct master *m, struct mcfs_error *err)
                                                            ? m->flags.rpc_thread_num
                                                            : (uint32_t)(cores > 0 ? cores : 1)};
     char address[512];
+    if (load_keys(m, err))
+        return -1;
+    config.keys = m->keys;
     m->server = mcfs_rpc_server_new(&config, err);
     if (!m->server)
         return -1;
@@ -155,10 +173,9 @@ static int listen_all(struct master *m, struct mcfs_error *err)
         const char *host = m->flags.rpc_address;
         snprintf(address, sizeof(address), strchr(host, ':') ? "[%s]:%u" : "%s:%u", host,
                  m->flags.rpc_port);
-        if (!mcfs_rpc_address_is_local(address))
+        if (!m->keys && !mcfs_rpc_address_is_local(address))
             return mcfs_fail(err, MCFS_INVALID_PARAMS,
-                             "%s: listening beyond loopback needs authentication "
-                             "(--auth_key_file), which this version does not offer",
+                             "%s: listening beyond loopback needs authentication (--auth_key_file)",
                              address);
         if (mcfs_rpc_server_listen(m->server, address, NULL, err))
             return -1;
@@ -233,6 +250,7 @@ static int run(struct master *m, struct mcfs_error *err)
     checkpointer_stop(m->checkpointer);
     admin_http_free(m->admin);
     mcfs_rpc_server_stop(m->server);
+    mcfs_rpc_keys_free(m->keys);
     checkpointer_free(m->checkpointer);
     directory_free(m->directory);
     nodes_free(m->nodes);

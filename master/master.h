@@ -19,6 +19,7 @@ struct master {
     struct directory *directory;
     struct nodes *nodes;
     struct checkpointer *checkpointer; /* NULL: no snapshot store */
+    struct mcfs_rpc_keys *keys;        /* NULL: TCP callers are not asked for one */
     struct mcfs_rpc_server *server;
     struct admin_http *admin; /* NULL: metrics_port is 0 */
     uint32_t

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "common/hash.h"
 #include "common/table.h"
-#include "master/master.h"
+#include "master/access.h"
 #include <mooncakefs/rpc_methods.h>
 
 #include <pthread.h>
@@ -103,6 +103,8 @@ int service_handle(void *arg, struct mcfs_rpc_request *request, struct mcfs_erro
         return mcfs_fail(err, MCFS_INVALID_PARAMS, "no method '%.*s'",
                          (int)(request->method.len < 64 ? request->method.len : 64),
                          request->method.data);
+    if (access_check(m, method->name, method->params, request, err))
+        return -1;
     /* These wait for a store, which may be far away, and touch no object: a checkpoint's fork must
      * not wait for them. */
     if (strncmp(method->name, "Snapshot", 8) == 0)

@@ -17,6 +17,8 @@ static const struct mcfs_flag flags[] = {
     {"mount", MCFS_FLAG_STRING, AT(mount), NULL, NULL, "mount point whose master is meant", 0},
     {"master", MCFS_FLAG_STRING, AT(master), NULL, "MOONCAKEFS_MASTER_ADDRESS",
      "the master's address: HOST:PORT or unix:PATH", 0},
+    {"auth_key_file", MCFS_FLAG_STRING, AT(auth_key_file), NULL, "MOONCAKEFS_AUTH_KEY_FILE",
+     "file whose first key is proven to master and nodes over TCP; a mount's own if not given", 0},
     {"tenant", MCFS_FLAG_STRING, AT(tenant), "default", NULL, "tenant of the keys", 0},
     {"timeout", MCFS_FLAG_DURATION, AT(timeout_ms), "10s", NULL, "time to wait for an answer",
      1000},
@@ -126,6 +128,9 @@ static int from_mount(struct ctl *c, const char *mount, struct mcfs_error *err)
         json_decref(config);
         return mcfs_fail(err, MCFS_INVALID_PARAMS, "%s is not a mooncakefs mount", mount);
     }
+    const char *keys = json_string_value(json_object_get(config, "auth_key_file"));
+    if (keys && !c->o.auth_key_file)
+        c->o.auth_key_file = strdup(keys);
     c->master_address = strdup(address);
     c->mount = strdup(mount);
     if (tenant && strcmp(c->o.tenant, MCFS_DEFAULT_TENANT) == 0) {
@@ -170,8 +175,10 @@ int ctl_connect(struct ctl *c, struct mcfs_error *err)
         return 0;
     if (!c->master_address && find_master(c, err))
         return -1;
-    struct mcfs_master_config config = {.address = c->master_address,
-                                        .timeout_ms = (uint32_t)c->o.timeout_ms};
+    if (c->o.auth_key_file && !c->keys && !(c->keys = mcfs_rpc_keys_load(c->o.auth_key_file, err)))
+        return -1;
+    struct mcfs_master_config config = {
+        .address = c->master_address, .keys = c->keys, .timeout_ms = (uint32_t)c->o.timeout_ms};
     c->tenant = mcfs_slice_str(c->o.tenant);
     c->master = mcfs_master_open(&config, err);
     return c->master ? 0 : -1;
@@ -291,6 +298,7 @@ int main(int argc, char **argv)
             fprintf(stderr, "mooncakefsctl: %s\n", err.msg);
     }
     mcfs_master_close(c.master);
+    mcfs_rpc_keys_free(c.keys);
     free(c.master_address);
     free(c.mount);
     mcfs_flags_free(flags, &c.o);

@@ -10,7 +10,7 @@
 #include <jansson.h>
 
 struct ctl_options {
-    char *mount, *master, *tenant, *store, *cluster;
+    char *mount, *master, *tenant, *store, *cluster, *auth_key_file;
     bool json, physical, force, check, help, version;
     uint64_t timeout_ms, min_age_ms;
     uint32_t keep;
@@ -22,6 +22,7 @@ struct ctl {
     char *master_address; /* never NULL once connected */
     struct mcfs_master *master;
     struct mcfs_slice tenant;
+    struct mcfs_rpc_keys *keys; /* NULL: none to prove */
 };
 
 #define EXIT_DONE 0

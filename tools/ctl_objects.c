@@ -163,7 +163,8 @@ static int ask_node(struct ctl *c, const char *endpoint, const char *method,
                     const struct mcfs_buf *params, struct mcfs_rpc_reply *reply,
                     struct mcfs_error *err)
 {
-    struct mcfs_rpc_client *node = mcfs_rpc_client_new(endpoint, (uint32_t)c->o.timeout_ms, err);
+    struct mcfs_rpc_client *node =
+        mcfs_rpc_client_new(endpoint, c->keys, (uint32_t)c->o.timeout_ms, err);
     if (!node)
         return -1;
     int rc = mcfs_rpc_call(node, method, params, reply, NULL, err);
@@ -378,7 +379,7 @@ int ctl_put(struct ctl *c, int argc, char **argv, struct mcfs_error *err)
         return EXIT_FAILED;
     }
     struct mcfs_rpc_client *node =
-        mcfs_rpc_client_new(where.endpoint, (uint32_t)c->o.timeout_ms, err);
+        mcfs_rpc_client_new(where.endpoint, c->keys, (uint32_t)c->o.timeout_ms, err);
     if (!node)
         return EXIT_FAILED;
     int rc = put_on(c, node, mcfs_slice_str(argv[0]), from, &size, &version, err);

@@ -26,7 +26,8 @@ struct node_config {
     const char *const *master_flags; /* further flags for that master, NULL-terminated; or NULL */
     const char
         *listen_address; /* of the data server: "HOST:PORT" (port 0: any) or NULL: a Unix socket */
-    const char *backend; /* descriptor; NULL: bucket_storage_backend */
+    const char *auth_key_file; /* what peers prove to each other over TCP; or NULL */
+    const char *backend;       /* descriptor; NULL: bucket_storage_backend */
     struct mcfs_backend_config store;
     uint32_t rpc_timeout_ms, lease_wait_ms;
     bool read_only;

@@ -17,8 +17,9 @@ struct mcfs_master *mcfs_master_open(const struct mcfs_master_config *config,
     pthread_mutex_init(&m->lock, NULL);
     mcfs_cond_init(&m->changed);
     m->timeout_ms = config->timeout_ms;
+    m->keys = config->keys;
     m->wake = (struct mcfs_cancel)MCFS_CANCEL_INIT;
-    m->rpc = mcfs_rpc_client_new(config->address, config->timeout_ms, err);
+    m->rpc = mcfs_rpc_client_new(config->address, config->keys, config->timeout_ms, err);
     m->address = strdup(config->address);
     m->node_name = strdup(config->node_name ? config->node_name : "");
     m->endpoint = strdup(config->endpoint ? config->endpoint : "");

@@ -38,6 +38,7 @@ struct mcfs_session_ops {
 struct mcfs_master_config {
     const char *address;
     uint32_t timeout_ms;
+    const struct mcfs_rpc_keys *keys; /* or NULL; outlive the client */
     /* For a session; node_id 0-0 means none. */
     struct mcfs_id node_id;
     const char *node_name;

@@ -11,6 +11,7 @@
 
 struct mcfs_master {
     struct mcfs_rpc_client *rpc;
+    const struct mcfs_rpc_keys *keys;
     char *address, *node_name, *endpoint;
     struct mcfs_id node_id;
     uint32_t timeout_ms;
