@@ -32,6 +32,10 @@ const struct mcfs_flag master_flag_table[] = {
      "silence after which a node counts as gone (s)", 1000},
     {"put_start_discard_timeout_sec", MCFS_FLAG_DURATION, AT(put_start_discard_timeout_ms), "30",
      NULL, "age at which an unfinished put is given up (s)", 1000},
+    {"put_start_release_timeout_sec", MCFS_FLAG_DURATION, AT(put_start_release_timeout_ms), "600",
+     NULL, "age at which such a put is forgotten: a slow writer may be busy until then (s)", 1000},
+    {"default_kv_soft_pin_ttl", MCFS_FLAG_DURATION, AT(default_kv_soft_pin_ttl_ms), "1800000", NULL,
+     "length of a soft pin whose put names none (ms)", 1},
     {"enable_snapshot", MCFS_FLAG_BOOL, AT(enable_snapshot), "false", NULL, "take snapshots", 0},
     {"enable_snapshot_restore", MCFS_FLAG_BOOL, AT(enable_snapshot_restore), "false", NULL,
      "restore the newest good snapshot at start", 0},
@@ -85,6 +89,17 @@ static int check(const struct master_flags *f, struct mcfs_error *err)
                          "nothing to listen on: set rpc_port or rpc_socket");
     if (f->default_kv_lease_ttl_ms < 100 || f->default_kv_lease_ttl_ms > 3600000)
         return mcfs_fail(err, MCFS_INVALID_PARAMS, "default_kv_lease_ttl is 100 ms to 1 h");
+    if (f->put_start_discard_timeout_ms > 86400000 || f->put_start_release_timeout_ms > 86400000)
+        return mcfs_fail(
+            err, MCFS_INVALID_PARAMS,
+            "put_start_discard_timeout_sec and put_start_release_timeout_sec are a day "
+            "at most");
+    if (f->put_start_release_timeout_ms < f->put_start_discard_timeout_ms)
+        return mcfs_fail(
+            err, MCFS_INVALID_PARAMS,
+            "put_start_release_timeout_sec is less than put_start_discard_timeout_sec");
+    if (f->default_kv_soft_pin_ttl_ms == 0 || f->default_kv_soft_pin_ttl_ms > 30ull * 86400000)
+        return mcfs_fail(err, MCFS_INVALID_PARAMS, "default_kv_soft_pin_ttl is 1 ms to 30 days");
     return 0;
 }
 

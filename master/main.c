@@ -85,17 +85,19 @@ static void in_child(void *arg)
 
 static int make_directory(struct master *m, struct mcfs_error *err)
 {
-    struct directory_config config = {.lease_ms = (uint32_t)m->flags.default_kv_lease_ttl_ms,
-                                      .put_discard_ms =
-                                          (uint32_t)m->flags.put_start_discard_timeout_ms,
-                                      .memory_limit_bytes = m->flags.memory_limit,
-                                      .recall = on_recall,
-                                      .discard = on_discard,
-                                      .connected = is_connected,
-                                      .endpoint = endpoint_of,
-                                      .may_hold_lease = may_hold_lease,
-                                      .leases_known = leases_known,
-                                      .arg = m};
+    struct directory_config config = {
+        .lease_ms = (uint32_t)m->flags.default_kv_lease_ttl_ms,
+        .soft_pin_ms = (uint32_t)m->flags.default_kv_soft_pin_ttl_ms,
+        .put_release_ms = (uint32_t)m->flags.put_start_release_timeout_ms,
+        .put_discard_ms = (uint32_t)m->flags.put_start_discard_timeout_ms,
+        .memory_limit_bytes = m->flags.memory_limit,
+        .recall = on_recall,
+        .discard = on_discard,
+        .connected = is_connected,
+        .endpoint = endpoint_of,
+        .may_hold_lease = may_hold_lease,
+        .leases_known = leases_known,
+        .arg = m};
     if (m->flags.state_dir && mcfs_make_dirs(m->flags.state_dir, 0755, err))
         return -1;
     m->nodes = nodes_new(m->flags.state_dir, (uint32_t)m->flags.client_ttl_ms, err);

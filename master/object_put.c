@@ -18,6 +18,13 @@ int directory_put_start(struct directory *d, const struct put_start *p, uint64_t
         return -1;
     if (p->size >> 48)
         return mcfs_fail(err, MCFS_INVALID_PARAMS, "an object has less than 2^48 bytes");
+    uint64_t soft_pin_ms =
+        p->soft_pin_ms == SOFT_PIN_DEFAULT ? d->config.soft_pin_ms : p->soft_pin_ms;
+    if (p->has_soft_pin && soft_pin_ms > SOFT_PIN_MAX_MS)
+        return mcfs_fail(err, MCFS_INVALID_PARAMS, "a soft pin lasts a year at most");
+    if (p->has_group && p->group.len > GROUP_NAME_MAX)
+        return mcfs_fail(err, MCFS_INVALID_PARAMS, "a group's name has at most %d bytes",
+                         GROUP_NAME_MAX);
     uint32_t tenant = intern_put(d->tenants, p->tenant);
     if (!tenant)
         return mcfs_fail(err, MCFS_NO_AVAILABLE_HANDLE, "too many tenants");
@@ -42,7 +49,14 @@ int directory_put_start(struct directory *d, const struct put_start *p, uint64_t
                                 .start_mono_ms = now,
                                 .client = p->client,
                                 .tenant = tenant,
-                                .key_len = (uint32_t)p->key.len};
+                                .key_len = (uint32_t)p->key.len,
+                                .hard_pin = p->hard_pin,
+                                .has_soft_pin = p->has_soft_pin,
+                                .soft_pin_ms = soft_pin_ms,
+                                .has_group = p->has_group,
+                                .group_len = (uint8_t)(p->has_group ? p->group.len : 0)};
+    if (put->group_len)
+        memcpy(put->group, p->group.data, put->group_len);
     memcpy(put->key, p->key.data, p->key.len);
     *version = put->version;
     if (pending_add(d->pending, put)) {
@@ -66,14 +80,33 @@ int directory_put_revoke(struct directory *d, uint64_t version, uint32_t client,
 
 uint32_t directory_discard_puts(struct directory *d)
 {
-    return pending_expire(d->pending, mcfs_mono_ms() - d->config.put_discard_ms);
+    int64_t now = mcfs_mono_ms();
+    uint32_t release_ms = MCFS_MAX(d->config.put_release_ms, d->config.put_discard_ms);
+    group_lease_sweep(d->groups);
+    return pending_expire(d->pending, now - d->config.put_discard_ms, now - release_ms, NULL, NULL);
+}
+
+/* The side block of the group that the put's object belongs to: as PutStart said, else that of the
+ * object that is renamed or replaced.  *block is 0 when it belongs to none; -1 without memory. */
+static int next_group(struct directory *d, struct key_hash h, const struct record *old,
+                      const struct pending_put *pending, uint32_t *block)
+{
+    struct mcfs_slice group = pending && pending->has_group
+                                  ? mcfs_slice(pending->group, pending->group_len)
+                                  : record_group(d, old);
+    *block = 0;
+    return group.len && !(*block = record_new_group(d, h, group)) ? -1 : 0;
 }
 
 /* The record gets the put's content.  The caller holds the shard's lock. */
-static int publish(struct directory *d, struct record *r, const struct put_end *p,
+static int publish(struct directory *d, struct key_hash h, struct record *r,
+                   const struct record *from, const struct put_end *p,
                    const struct pending_put *pending)
 {
     if (record_set_attr(d, r, &p->attr))
+        return -1;
+    uint32_t group;
+    if (next_group(d, h, from ? from : r, pending, &group))
         return -1;
     record_drop_replicas(d, r);
     tree_lock(d->tree); /* listings read the record under it alone */
@@ -82,9 +115,12 @@ static int publish(struct directory *d, struct record *r, const struct put_end *
     r->data_type = p->data_type;
     r->putter = p->client;
     r->put_start_ms = (uint64_t)(pending ? pending->start_wall_ms : mcfs_wall_ms());
-    r->flags &= RECORD_HARD_PIN;
+    r->flags &= RECORD_HARD_PIN | RECORD_SOFT_PIN;
+    if (pending && pending->hard_pin)
+        r->flags |= RECORD_HARD_PIN;
     tree_unlock(d->tree);
     record_set_inline(d, r, p->client, atomic_load(&d->node_generation[p->client]));
+    r->side = group;
     return 0;
 }
 
@@ -108,6 +144,23 @@ static int check_change(struct directory *d, const struct put_end *p, uint32_t t
     return change_must_wait(d, *from_slot, p->client, err);
 }
 
+/* Without memory for it the object goes unpinned: the put has changed the record already. */
+static void set_soft_pin(struct directory *d, uint32_t slot, uint32_t from_slot,
+                         const struct pending_put *pending)
+{
+    uint64_t ms = from_slot ? soft_pin_left_ms(d->soft_pins, from_slot) : 0;
+    if (pending->has_soft_pin)
+        record_set_soft_pin(d, slot, pending->soft_pin_ms);
+    else if (ms)
+        record_set_soft_pin(d, slot, ms);
+}
+
+/* By its age, so that what another put has taken the place of is so at once. */
+static bool is_given_up(const struct directory *d, const struct pending_put *p)
+{
+    return p->discarded || p->start_mono_ms < mcfs_mono_ms() - (int64_t)d->config.put_discard_ms;
+}
+
 static int put_end_locked(struct directory *d, const struct put_end *p, struct key_hash h,
                           uint32_t tenant, const struct pending_put *pending,
                           struct put_result *out, struct mcfs_error *err)
@@ -119,7 +172,7 @@ static int put_end_locked(struct directory *d, const struct put_end *p, struct k
         out->lease_ms = lease_grant(d->leases, slot, p->client, d->config.lease_ms);
         return 0;
     }
-    if (!pending)
+    if (!pending || is_given_up(d, pending))
         return mcfs_fail(err, MCFS_OBJECT_NOT_FOUND, "%.*s: this put was given up",
                          (int)MCFS_MIN(p->key.len, 200), p->key.data);
     if (r && r->version > p->version && !p->from_version && !p->no_replace) {
@@ -141,11 +194,13 @@ static int put_end_locked(struct directory *d, const struct put_end *p, struct k
                              "the master's directory is full (memory limit)");
         r = record_at(d, slot);
     }
-    if (publish(d, r, p, pending) || (is_new && record_show(d, slot))) {
+    const struct record *renamed = from_slot ? record_at(d, from_slot) : NULL;
+    if (publish(d, h, r, renamed, p, pending) || (is_new && record_show(d, slot))) {
         if (is_new)
             record_delete(d, h, slot);
         return mcfs_fail(err, MCFS_NO_AVAILABLE_HANDLE, "the master is out of memory");
     }
+    set_soft_pin(d, slot, from_slot, pending);
     if (from_slot) {
         struct record *from = record_at(d, from_slot);
         r->flags |= from->flags & RECORD_HARD_PIN;

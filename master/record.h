@@ -12,8 +12,10 @@
 #include "master/arena.h"
 #include "master/directory.h"
 #include "master/gate.h"
+#include "master/group_lease.h"
 #include "master/intern.h"
 #include "master/lease.h"
+#include "master/soft_pin.h"
 #include "master/tree.h"
 
 #include <pthread.h>
@@ -26,8 +28,9 @@
 
 enum record_flag {
     RECORD_HARD_PIN = 1u << 0,
-    RECORD_ADOPTED = 1u << 1, /* not put since this master started: old leases on it are unknown */
-    RECORD_INLINE = 1u << 2,  /* `node` holds a LOCAL_DISK replica with id = version */
+    RECORD_ADOPTED = 1u << 1,  /* not put since this master started: old leases on it are unknown */
+    RECORD_INLINE = 1u << 2,   /* `node` holds a LOCAL_DISK replica with id = version */
+    RECORD_SOFT_PIN = 1u << 4, /* may have a soft pin */
     RECORD_UNCONFIRMED = 1u << 3, /* the inline replica comes from a snapshot, not from its node */
 };
 
@@ -89,6 +92,8 @@ struct directory {
     struct record *record_base;
     uint8_t *key_base;
     struct lease_table *leases;
+    struct group_leases *groups;
+    struct soft_pins *soft_pins;
     struct tree *tree;
     struct intern *tenants, *clients, *attrs;
     uint32_t *table; /* all shards' hash tables, see shard_table.h */
@@ -157,6 +162,17 @@ void record_delete(struct directory *d, struct key_hash h, uint32_t slot);
 
 /* Sets the size and keeps the sums right. */
 void record_set_size(struct directory *d, struct record *r, uint64_t size);
+
+/* The group that the object belongs to; empty when none. */
+struct mcfs_slice record_group(const struct directory *d, const struct record *r);
+
+/* A side block without replicas that names a group, for the record of a key; 0 without memory.  It
+ * becomes the record's by `side` once the record has none. */
+uint32_t record_new_group(struct directory *d, struct key_hash h, struct mcfs_slice group);
+void record_free_group(struct directory *d, struct key_hash h, uint32_t block);
+
+/* Pins the object softly for ms from now, 0: not any more; 0 or -1 without memory. */
+int record_set_soft_pin(struct directory *d, uint32_t slot, uint64_t ms);
 
 /* Makes the inline LOCAL_DISK replica the only one. */
 void record_set_inline(struct directory *d, struct record *r, uint32_t node, uint8_t generation);

@@ -31,6 +31,11 @@ struct method {
 #define REMOVE method_remove
 #define SET_ATTR method_set_attr
 #define SET_PIN method_set_pin
+#define GET_REPLICA_LIST_BY_REGEX method_get_replica_list_by_regex
+#define BATCH_REMOVE method_batch_remove
+#define REMOVE_BY_REGEX method_remove_by_regex
+#define REMOVE_ALL method_remove_all
+#define SET_SOFT_PIN method_set_soft_pin
 #define TENANTS method_tenants
 #define NODES method_nodes
 #define STATUS method_status

@@ -60,6 +60,7 @@ int method_status(struct master *m, struct mcfs_rpc_request *r, struct mcfs_erro
         {"object_bytes", (int64_t)s.object_bytes},
         {"directories", (int64_t)s.directories},
         {"pending_puts", (int64_t)s.pending_puts},
+        {"discarded_puts", (int64_t)s.discarded_puts},
         {"directory_memory_bytes", (int64_t)s.memory_bytes},
         {"leases_granted", (int64_t)s.leases_granted},
         {"recalls", (int64_t)s.recalls},

@@ -11,8 +11,8 @@
 
 struct ctl_options {
     char *mount, *master, *tenant, *store, *cluster, *auth_key_file;
-    bool json, physical, force, check, help, version;
-    uint64_t timeout_ms, min_age_ms;
+    bool json, physical, force, check, help, version, regex, soft;
+    uint64_t timeout_ms, min_age_ms, ttl_ms;
     uint32_t keep;
 };
 
@@ -65,6 +65,8 @@ int ctl_stat(struct ctl *c, int argc, char **argv, struct mcfs_error *err);
 int ctl_get(struct ctl *c, int argc, char **argv, struct mcfs_error *err);
 int ctl_put(struct ctl *c, int argc, char **argv, struct mcfs_error *err);
 int ctl_rm(struct ctl *c, int argc, char **argv, struct mcfs_error *err);
+/* Removes what a pattern finds; the rest of `rm`. */
+int ctl_rm_matching(struct ctl *c, const char *pattern, struct mcfs_error *err);
 int ctl_pin(struct ctl *c, int argc, char **argv, struct mcfs_error *err);
 int ctl_unpin(struct ctl *c, int argc, char **argv, struct mcfs_error *err);
 int ctl_restore(struct ctl *c, int argc, char **argv, struct mcfs_error *err);

@@ -80,7 +80,8 @@ def test_every_method_with_wrong_params(master):
     """Wrong shapes, types and values give an error with its number, whatever the method."""
     methods = ["Register", "InventoryItems", "InventoryEnd", "Ping", "RecallDone", "Discarded",
                "GetReplicaList", "BatchGetReplicaList", "ExistKey", "BatchExistKey", "Lookup",
-               "List", "PutStart", "PutEnd", "PutRevoke", "Remove", "SetAttr", "SetPin",
+               "List", "PutStart", "PutEnd", "PutRevoke", "Remove",
+               "GetReplicaListByRegex", "BatchRemove", "RemoveByRegex", "RemoveAll", "SetSoftPin", "SetAttr", "SetPin",
                "SnapshotFiles", "SnapshotRead"]
     r = random.Random(3)
     values = [None, True, -1, 0, 2**63, 2**64 - 1, "", "x", b"\0" * 10, "k" * 5000, [], [[]], {},
