@@ -36,9 +36,12 @@ struct directory *directory_new(const struct directory_config *config, struct mc
     d->pending = pending_new();
     d->tenant_objects = calloc(TENANTS_MAX + 1, sizeof(*d->tenant_objects));
     d->tenant_bytes = calloc(TENANTS_MAX + 1, sizeof(*d->tenant_bytes));
+    d->tenant_reserved = calloc(TENANTS_MAX + 1, sizeof(*d->tenant_reserved));
+    for (unsigned i = 0; i < USAGE_LOCKS; i++)
+        pthread_mutex_init(&d->usage_locks[i], NULL);
     if (!d->records || !d->keys || !d->leases || !d->tree || !d->tenants || !d->clients ||
         !d->attrs || !d->groups || !d->soft_pins || !d->pending || !d->tenant_objects ||
-        !d->tenant_bytes || shard_tables_new(d, err)) {
+        !d->tenant_bytes || !d->tenant_reserved || shard_tables_new(d, err)) {
         if (err && err->code == MCFS_OK)
             mcfs_fail_errno(err, ENOMEM, "directory");
         directory_free(d);
@@ -72,6 +75,9 @@ void directory_free(struct directory *d)
     shard_tables_free(d);
     free(d->tenant_objects);
     free(d->tenant_bytes);
+    free(d->tenant_reserved);
+    for (unsigned i = 0; i < USAGE_LOCKS; i++)
+        pthread_mutex_destroy(&d->usage_locks[i]);
     free(d);
 }
 
@@ -411,6 +417,14 @@ void directory_tenant_stats(struct directory *d, struct mcfs_slice tenant, uint6
     uint32_t number = intern_find(d->tenants, tenant);
     *objects = number ? atomic_load(&d->tenant_objects[number]) : 0;
     *bytes = number ? atomic_load(&d->tenant_bytes[number]) : 0;
+}
+
+void directory_tenant_usage(struct directory *d, struct mcfs_slice tenant, struct tenant_usage *out)
+{
+    uint32_t number = intern_find(d->tenants, tenant);
+    *out = (struct tenant_usage){0};
+    directory_tenant_stats(d, tenant, &out->objects, &out->bytes);
+    out->reserved_bytes = number ? atomic_load(&d->tenant_reserved[number]) : 0;
 }
 
 void directory_tenants(struct directory *d, void (*fn)(struct mcfs_slice tenant, void *arg),

@@ -14,8 +14,8 @@
  * fails with OBJECT_HAS_LEASE, and its caller comes again until the holders have answered or the
  * lease has ended.
  *
- * Lock order: shard (two of them in ascending order), tree, arena stripe.  The recall table and the
- * nodes' lists have their own innermost locks.
+ * Lock order: shard (two of them in ascending order), a tenant's usage, tree, arena stripe.  The
+ * recall table and the nodes' lists have their own innermost locks.
  */
 
 #include "common/buf.h"
@@ -49,6 +49,9 @@ struct directory_config {
     bool (*may_hold_lease)(void *arg, uint32_t node);
     /* Whether every mount that may hold a lease of an earlier master has been heard of. */
     bool (*leases_known)(void *arg);
+    /* Bytes that a tenant may store, or -1 with err when it may write nothing; NULL: no quotas. May
+     * be called with shards locked. */
+    int (*quota)(void *arg, struct mcfs_slice tenant, uint64_t *bytes, struct mcfs_error *err);
     void *arg;
 };
 
@@ -142,7 +145,7 @@ struct put_start {
     struct mcfs_slice group; /* at most GROUP_NAME_MAX bytes; empty: none */
 };
 
-/* Begins a put; *version names it from here on. */
+/* Begins a put; *version names it from here on.  TENANT_QUOTA_EXCEEDED, TENANT_NOT_REGISTERED. */
 int directory_put_start(struct directory *d, const struct put_start *p, uint64_t *version,
                         struct mcfs_error *err);
 
@@ -279,6 +282,13 @@ void directory_stats(struct directory *d, struct directory_stats *out);
 /* Objects and bytes of one tenant. */
 void directory_tenant_stats(struct directory *d, struct mcfs_slice tenant, uint64_t *objects,
                             uint64_t *bytes);
+
+struct tenant_usage {
+    uint64_t objects, bytes;
+    uint64_t reserved_bytes; /* of puts that have begun and not ended */
+};
+void directory_tenant_usage(struct directory *d, struct mcfs_slice tenant,
+                            struct tenant_usage *out);
 
 /* Calls fn for every tenant that has or had objects. */
 void directory_tenants(struct directory *d, void (*fn)(struct mcfs_slice tenant, void *arg),

@@ -6,6 +6,7 @@
 #include "common/log.h"
 #include "master/admin_http.h"
 #include "master/master.h"
+#include "master/quota.h"
 
 #include <inttypes.h>
 #include <signal.h>
@@ -83,6 +84,11 @@ static void in_child(void *arg)
     admin_http_forget_in_child(m->admin);
 }
 
+static int quota_of(void *arg, struct mcfs_slice tenant, uint64_t *bytes, struct mcfs_error *err)
+{
+    return quotas_limit(((struct master *)arg)->quotas, tenant, bytes, err);
+}
+
 static int make_directory(struct master *m, struct mcfs_error *err)
 {
     struct directory_config config = {
@@ -97,7 +103,11 @@ static int make_directory(struct master *m, struct mcfs_error *err)
         .endpoint = endpoint_of,
         .may_hold_lease = may_hold_lease,
         .leases_known = leases_known,
+        .quota = m->flags.enable_multi_tenants ? quota_of : NULL,
         .arg = m};
+    if (m->flags.enable_multi_tenants &&
+        !(m->quotas = quotas_load(m->flags.tenant_quota_connector_uri, err)))
+        return -1;
     if (m->flags.state_dir && mcfs_make_dirs(m->flags.state_dir, 0755, err))
         return -1;
     m->nodes = nodes_new(m->flags.state_dir, (uint32_t)m->flags.client_ttl_ms, err);
@@ -253,6 +263,7 @@ static int run(struct master *m, struct mcfs_error *err)
     admin_http_free(m->admin);
     mcfs_rpc_server_stop(m->server);
     mcfs_rpc_keys_free(m->keys);
+    quotas_free(m->quotas);
     checkpointer_free(m->checkpointer);
     directory_free(m->directory);
     nodes_free(m->nodes);

@@ -13,12 +13,14 @@
 #include <stdatomic.h>
 
 struct admin_http;
+struct quotas;
 
 struct master {
     struct master_flags flags;
     struct directory *directory;
     struct nodes *nodes;
     struct checkpointer *checkpointer; /* NULL: no snapshot store */
+    struct quotas *quotas;             /* NULL: none */
     struct mcfs_rpc_keys *keys;        /* NULL: TCP callers are not asked for one */
     struct mcfs_rpc_server *server;
     struct admin_http *admin; /* NULL: metrics_port is 0 */

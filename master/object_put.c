@@ -10,6 +10,7 @@
 #include "common/clock.h"
 #include "master/object_change.h"
 #include "master/pending.h"
+#include "master/usage.h"
 
 int directory_put_start(struct directory *d, const struct put_start *p, uint64_t *version,
                         struct mcfs_error *err)
@@ -25,26 +26,40 @@ int directory_put_start(struct directory *d, const struct put_start *p, uint64_t
     if (p->has_group && p->group.len > GROUP_NAME_MAX)
         return mcfs_fail(err, MCFS_INVALID_PARAMS, "a group's name has at most %d bytes",
                          GROUP_NAME_MAX);
+    /* Asked first: names that may not write are not remembered. */
+    uint64_t limit;
+    if (d->config.quota && d->config.quota(d->config.arg, p->tenant, &limit, err))
+        return -1;
     uint32_t tenant = intern_put(d->tenants, p->tenant);
     if (!tenant)
         return mcfs_fail(err, MCFS_NO_AVAILABLE_HANDLE, "too many tenants");
     int64_t now = mcfs_mono_ms();
-    if (!p->upsert) {
+    uint64_t old_size = 0;
+    if (!p->upsert || d->config.quota) {
         struct key_hash h = key_hash(p->tenant, p->key);
-        bool exists;
+        uint32_t slot;
         {
             MCFS_LOCK_SCOPE(&d->shards[h.shard].lock);
-            exists = shard_find(d, h, tenant, p->key) != 0;
+            slot = shard_find(d, h, tenant, p->key);
+            old_size = slot ? record_at(d, slot)->size : 0;
         }
-        if (exists || pending_has_key(d->pending, tenant, p->key, now - d->config.put_discard_ms))
+        if (!p->upsert &&
+            (slot || pending_has_key(d->pending, tenant, p->key, now - d->config.put_discard_ms)))
             return mcfs_fail(err, MCFS_OBJECT_ALREADY_EXISTS, "%.*s exists already",
                              (int)MCFS_MIN(p->key.len, 200), p->key.data);
     }
+    /* What the put replaces goes when it ends; should that have gone before, PutEnd looks again. */
+    uint64_t reserved = p->size - MCFS_MIN(p->size, old_size);
+    if (usage_reserve(d, p->tenant, tenant, reserved, err))
+        return -1;
     struct pending_put *put = malloc(sizeof(*put) + p->key.len);
-    if (!put)
+    if (!put) {
+        usage_release(d, tenant, reserved);
         return mcfs_fail(err, MCFS_NO_AVAILABLE_HANDLE, "the master is out of memory");
+    }
     *put = (struct pending_put){.version = atomic_fetch_add(&d->next_id, 1),
                                 .size = p->size,
+                                .reserved = reserved,
                                 .start_wall_ms = mcfs_wall_ms(),
                                 .start_mono_ms = now,
                                 .client = p->client,
@@ -60,10 +75,17 @@ int directory_put_start(struct directory *d, const struct put_start *p, uint64_t
     memcpy(put->key, p->key.data, p->key.len);
     *version = put->version;
     if (pending_add(d->pending, put)) {
+        usage_release(d, tenant, reserved);
         free(put);
         return mcfs_fail(err, MCFS_NO_AVAILABLE_HANDLE, "the master is out of memory");
     }
     return 0;
+}
+
+static void forget_put(struct directory *d, const struct pending_put *put)
+{
+    if (pending_drop(d->pending, put->version))
+        usage_release(d, put->tenant, put->reserved);
 }
 
 int directory_put_revoke(struct directory *d, uint64_t version, uint32_t client,
@@ -74,8 +96,13 @@ int directory_put_revoke(struct directory *d, uint64_t version, uint32_t client,
         return 0;
     if (put.client != client)
         return mcfs_fail(err, MCFS_ILLEGAL_CLIENT, "this put was started by another client");
-    pending_drop(d->pending, version);
+    forget_put(d, &put);
     return 0;
+}
+
+static void release_put(const struct pending_put *put, void *arg)
+{
+    usage_release(arg, put->tenant, put->reserved);
 }
 
 uint32_t directory_discard_puts(struct directory *d)
@@ -83,7 +110,8 @@ uint32_t directory_discard_puts(struct directory *d)
     int64_t now = mcfs_mono_ms();
     uint32_t release_ms = MCFS_MAX(d->config.put_release_ms, d->config.put_discard_ms);
     group_lease_sweep(d->groups);
-    return pending_expire(d->pending, now - d->config.put_discard_ms, now - release_ms, NULL, NULL);
+    return pending_expire(d->pending, now - d->config.put_discard_ms, now - release_ms, release_put,
+                          d);
 }
 
 /* The side block of the group that the put's object belongs to: as PutStart said, else that of the
@@ -179,10 +207,15 @@ static int put_end_locked(struct directory *d, const struct put_end *p, struct k
         /* A put that started later has ended first: the result is as if this one had been replaced
          * at once. */
         out->superseded = true;
-        pending_drop(d->pending, p->version);
+        forget_put(d, pending);
         return 0;
     }
     if (check_change(d, p, tenant, slot, &from_slot, err))
+        return -1;
+    /* What was not set aside at PutStart; what goes in this very step makes room for it. */
+    uint64_t extra = p->size - MCFS_MIN(p->size, pending->reserved);
+    uint64_t freed = (r ? r->size : 0) + (from_slot ? record_at(d, from_slot)->size : 0);
+    if (usage_fits(d, p->tenant, tenant, extra, freed, err))
         return -1;
     if (r) {
         if (record_discard_elsewhere(d, r, p->client))
@@ -208,7 +241,7 @@ static int put_end_locked(struct directory *d, const struct put_end *p, struct k
         record_discard_elsewhere(d, from, p->client);
         record_delete(d, key_hash(p->tenant, p->from), from_slot);
     }
-    pending_drop(d->pending, p->version);
+    forget_put(d, pending);
     lease_forget(d->leases, slot);
     out->lease_ms = lease_grant(d->leases, slot, p->client, d->config.lease_ms);
     atomic_fetch_add_explicit(&d->puts, 1, memory_order_relaxed);
@@ -227,9 +260,9 @@ int directory_put_end(struct directory *d, const struct put_end *p, struct put_r
     bool known = pending_get(d->pending, p->version, &pending);
     if (known && pending.client != p->client)
         return mcfs_fail(err, MCFS_ILLEGAL_CLIENT, "this put was started by another client");
-    uint32_t tenant = intern_put(d->tenants, p->tenant);
-    if (!tenant)
-        return mcfs_fail(err, MCFS_NO_AVAILABLE_HANDLE, "too many tenants");
+    uint32_t tenant = intern_find(d->tenants, p->tenant);
+    if (!tenant || (known && pending.tenant != tenant))
+        return mcfs_fail(err, MCFS_OBJECT_NOT_FOUND, "no such put of this tenant");
     struct key_hash h = key_hash(p->tenant, p->key);
     uint32_t other = p->from_version ? key_hash(p->tenant, p->from).shard : h.shard;
     uint32_t low = MCFS_MIN(h.shard, other), high = MCFS_MAX(h.shard, other);
@@ -237,7 +270,9 @@ int directory_put_end(struct directory *d, const struct put_end *p, struct put_r
     pthread_mutex_lock(&d->shards[low].lock);
     if (high != low)
         pthread_mutex_lock(&d->shards[high].lock);
+    usage_lock(d, tenant);
     int rc = put_end_locked(d, p, h, tenant, known ? &pending : NULL, out, err);
+    usage_unlock(d, tenant);
     if (high != low)
         pthread_mutex_unlock(&d->shards[high].lock);
     pthread_mutex_unlock(&d->shards[low].lock);

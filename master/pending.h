@@ -12,6 +12,7 @@ struct pending_table;
 
 struct pending_put {
     uint64_t version, size;
+    uint64_t reserved; /* bytes set aside of the tenant's quota */
     int64_t start_wall_ms, start_mono_ms;
     uint32_t client;
     uint32_t tenant; /* interned */

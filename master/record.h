@@ -25,6 +25,7 @@
 #define SLOT_MAX ((1u << SLOT_BITS) - 1)
 #define KEY_UNIT 8
 #define ARENA_STRIPES 64
+#define USAGE_LOCKS 64
 
 enum record_flag {
     RECORD_HARD_PIN = 1u << 0,
@@ -104,6 +105,10 @@ struct directory {
     _Atomic uint64_t node_objects[65536]; /* replicas by client number */
     _Atomic uint8_t node_generation[65536];
     _Atomic uint64_t *tenant_objects, *tenant_bytes; /* by tenant number */
+    _Atomic uint64_t *tenant_reserved;               /* bytes of puts that have not ended */
+    /* By tenant; taken behind shards and before the tree, where there are quotas: from the look at
+     * what a tenant has until the change is made. */
+    pthread_mutex_t usage_locks[USAGE_LOCKS];
     _Atomic uint64_t objects, object_bytes;
     _Atomic uint64_t lookups, puts, removes;
     int64_t started_mono_ms;
