@@ -11,7 +11,7 @@ struct mount_options {
     /* -o name=value; the names are in options.c */
     char *tenant, *storage_path, *backend, *eviction, *master_flags, *log_file, *cluster,
         *temp_pattern, *passthrough, *verify, *opens;
-    char *listen, *fsname, *fsdir;
+    char *listen, *fsname, *fsdir, *auth_key_file;
     bool ro, allow_other, allow_root, default_permissions, verbose;
     bool ignored; /* options of mount(8) that mean nothing here */
     uint32_t uid, gid, umask, threads;

@@ -198,6 +198,7 @@ static int start_node(struct run *run, const struct source *source, struct state
                                      source->kind == SOURCE_MASTER ? source->master_address : NULL,
                                  .master_flags = words,
                                  .listen_address = o->listen,
+                                 .auth_key_file = o->auth_key_file,
                                  .backend = o->backend,
                                  .store = {.bucket_size_limit = o->bucket_size_limit,
                                            .bucket_keys_limit = o->bucket_keys_limit,

@@ -68,16 +68,16 @@ static int write_config(struct fs *fs, struct mcfs_buf *out, struct mcfs_error *
 {
     const struct mount_options *o = fs->options;
     char id[MCFS_ID_TEXT_MAX];
-    return dump(json_pack("{s:s, s:s, s:s, s:s, s:s*, s:s*, s:s, s:b, s:I, s:I, s:I, s:I, s:I}",
-                          "version", MCFS_VERSION, "node_id", mcfs_id_format(node_id(fs->node), id),
-                          "master", node_master_address(fs->node), "node", node_endpoint(fs->node),
-                          "source", o->source, "tenant", o->tenant, "backend",
-                          node_backend_name(fs->node), "read_only", (int)o->ro, "rpc_timeout_ms",
-                          (json_int_t)o->rpc_timeout_ms, "lease_wait_ms",
-                          (json_int_t)o->lease_wait_ms, "bucket_size_limit",
-                          (json_int_t)o->bucket_size_limit, "bucket_keys_limit",
-                          (json_int_t)o->bucket_keys_limit, "capacity", (json_int_t)o->capacity),
-                out, err);
+    return dump(
+        json_pack("{s:s, s:s, s:s, s:s, s:s*, s:s*, s:s*, s:s, s:b, s:I, s:I, s:I, s:I, s:I}",
+                  "version", MCFS_VERSION, "node_id", mcfs_id_format(node_id(fs->node), id),
+                  "master", node_master_address(fs->node), "node", node_endpoint(fs->node),
+                  "source", o->source, "tenant", o->tenant, "auth_key_file", o->auth_key_file,
+                  "backend", node_backend_name(fs->node), "read_only", (int)o->ro, "rpc_timeout_ms",
+                  (json_int_t)o->rpc_timeout_ms, "lease_wait_ms", (json_int_t)o->lease_wait_ms,
+                  "bucket_size_limit", (json_int_t)o->bucket_size_limit, "bucket_keys_limit",
+                  (json_int_t)o->bucket_keys_limit, "capacity", (json_int_t)o->capacity),
+        out, err);
 }
 
 struct figures {

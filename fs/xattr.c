@@ -46,8 +46,15 @@ static void replicas(const struct mcfs_master_object *o, struct mcfs_buf *out)
     json_decref(list);
 }
 
-static const char *const names[] = {"key",      "tenant",   "size",     "data_type",
-                                    "replicas", "lease_ms", "hard_pin", "version"};
+static const char *const names[] = {"key",      "tenant",   "size",     "data_type", "replicas",
+                                    "lease_ms", "hard_pin", "soft_pin", "group",     "version"};
+
+/* What an object has only while it is in the directory. */
+static bool is_live(const char *name)
+{
+    return strcmp(name, "lease_ms") == 0 || strcmp(name, "soft_pin") == 0 ||
+           strcmp(name, "group") == 0;
+}
 
 static bool has_xattrs(const struct inode *inode)
 {
@@ -82,6 +89,10 @@ static int value_of(struct fs *fs, const struct inode *inode, const char *name,
         mcfs_buf_printf(out, "%u", o.lease_ms);
     else if (strcmp(name, "hard_pin") == 0)
         mcfs_buf_printf(out, "%d", o.hard_pin);
+    else if (strcmp(name, "soft_pin") == 0)
+        mcfs_buf_printf(out, "%d", o.soft_pin_ms > 0);
+    else if (strcmp(name, "group") == 0)
+        mcfs_buf_append_str(out, o.group);
     else if (strcmp(name, "version") == 0)
         mcfs_buf_printf(out, "%" PRIu64, o.version);
     else
@@ -123,8 +134,11 @@ void fs_listxattr(fuse_req_t req, fuse_ino_t ino, size_t size)
 {
     struct fs *fs = fs_of(req);
     _cleanup_buf_ struct mcfs_buf out = MCFS_BUF_INIT;
-    if (has_xattrs(inode_from(fs->inodes, ino)))
+    const struct inode *inode = inode_from(fs->inodes, ino);
+    if (has_xattrs(inode))
         for (size_t i = 0; i < MCFS_ARRAY_SIZE(names); i++) {
+            if (inode->kind == INODE_HISTORY_FILE && is_live(names[i]))
+                continue;
             mcfs_buf_append_str(&out, PREFIX);
             mcfs_buf_append(&out, names[i], strlen(names[i]) + 1);
         }
@@ -138,7 +152,8 @@ void fs_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const char *v
     struct inode *inode = inode_from(fs->inodes, ino);
     struct mcfs_error err = MCFS_ERROR_INIT;
     (void)flags;
-    if (strcmp(name, PREFIX "hard_pin") != 0 || !has_xattrs(inode)) {
+    bool soft = strcmp(name, PREFIX "soft_pin") == 0;
+    if ((!soft && strcmp(name, PREFIX "hard_pin") != 0) || !has_xattrs(inode)) {
         fuse_reply_err(req, ENOTSUP);
         return;
     }
@@ -150,8 +165,12 @@ void fs_setxattr(fuse_req_t req, fuse_ino_t ino, const char *name, const char *v
         fuse_reply_err(req, EROFS);
         return;
     }
-    if (mcfs_master_set_pin(node_master(fs->node), inode_tenant(inode), inode_key(inode),
-                            value[0] == '1', NULL, &err))
+    const uint64_t zero = 0;
+    bool on = value[0] == '1';
+    if (soft ? mcfs_master_set_soft_pin(node_master(fs->node), inode_tenant(inode),
+                                        inode_key(inode), on ? NULL : &zero, NULL, &err)
+             : mcfs_master_set_pin(node_master(fs->node), inode_tenant(inode), inode_key(inode), on,
+                                   NULL, &err))
         fs_reply_error(req, &err);
     else
         fuse_reply_err(req, 0);

@@ -14,6 +14,7 @@
 #define TOKEN_MAX 4096
 #define CONNECTIONS_MAX 64
 #define IDLE_SECONDS 30
+#define BODY_MAX 4096 /* of a request that changes something */
 
 struct admin_http {
     struct master *m;
@@ -247,27 +248,63 @@ static enum MHD_Result reply_query(struct admin_http *a, struct MHD_Connection *
     return reply(c, MHD_HTTP_OK, type, &b);
 }
 
+static enum MHD_Result reply_quotas(struct admin_http *a, struct MHD_Connection *c,
+                                    const char *method, const struct mcfs_buf *body)
+{
+    _cleanup_buf_ struct mcfs_buf b = MCFS_BUF_INIT;
+    struct mcfs_error err = MCFS_ERROR_INIT;
+    struct mcfs_slice tenant;
+    bool get = strcmp(method, "GET") == 0 || strcmp(method, "HEAD") == 0;
+    bool put = strcmp(method, "PUT") == 0;
+    if (!get && !put && strcmp(method, "DELETE") != 0)
+        return reply_text(c, MHD_HTTP_METHOD_NOT_ALLOWED, "only GET, HEAD, PUT and DELETE");
+    if (body->failed || body->len > BODY_MAX)
+        return reply_text(c, MHD_HTTP_CONTENT_TOO_LARGE, "the request's body is too long");
+    bool named = argument(c, "tenant_id", &tenant);
+    if (admin_quotas(a->m,
+                     get   ? QUOTA_GET
+                     : put ? QUOTA_PUT
+                           : QUOTA_DELETE,
+                     named ? &tenant : NULL, mcfs_slice(body->data, body->len), &b, &err) == 0)
+        return reply(c, MHD_HTTP_OK, "application/json; charset=utf-8", &b);
+    switch (err.code) {
+    case MCFS_TENANT_NOT_REGISTERED:
+        return reply_text(c, MHD_HTTP_NOT_FOUND, err.msg);
+    case MCFS_UNAVAILABLE_IN_CURRENT_MODE:
+    case MCFS_UNAVAILABLE_IN_CURRENT_STATUS:
+        return reply_text(c, MHD_HTTP_CONFLICT, err.msg);
+    case MCFS_TENANT_QUOTA_INVALID:
+    case MCFS_INVALID_PARAMS:
+        return reply_text(c, MHD_HTTP_BAD_REQUEST, err.msg);
+    default: /* the policy file could not be written */
+        return reply_text(c, MHD_HTTP_INTERNAL_SERVER_ERROR, err.msg);
+    }
+}
+
 static enum MHD_Result on_request(void *arg, struct MHD_Connection *c, const char *path,
                                   const char *method, const char *version, const char *body,
                                   size_t *body_len, void **state)
 {
-    static int headers_seen;
     struct admin_http *a = arg;
     _cleanup_buf_ struct mcfs_buf b = MCFS_BUF_INIT;
     struct mcfs_slice tenant = mcfs_slice_str(MCFS_DEFAULT_TENANT);
     (void)version;
-    (void)body;
     /* The first call is for the headers alone; an answer is given once the request is whole. */
-    if (!*state) {
-        *state = &headers_seen;
-        return MHD_YES;
+    struct mcfs_buf *request = *state;
+    if (!request) {
+        *state = calloc(1, sizeof(struct mcfs_buf));
+        return *state ? MHD_YES : MHD_NO;
     }
     if (*body_len) {
+        if (request->len <= BODY_MAX) /* one byte more tells that it was too long */
+            mcfs_buf_append(request, body, MCFS_MIN(*body_len, BODY_MAX + 1 - request->len));
         *body_len = 0;
         return MHD_YES;
     }
     if (strcmp(path, "/health") != 0 && !may_ask(a, c))
         return reply_text(c, MHD_HTTP_UNAUTHORIZED, "token missing or wrong");
+    if (strcmp(path, "/api/v1/tenant_quotas") == 0)
+        return reply_quotas(a, c, method, request);
     if (strcmp(method, "GET") != 0 && strcmp(method, "HEAD") != 0)
         return reply_text(c, MHD_HTTP_METHOD_NOT_ALLOWED, "only GET and HEAD");
     argument(c, "tenant", &tenant);
@@ -301,6 +338,18 @@ static enum MHD_Result on_request(void *arg, struct MHD_Connection *c, const cha
 }
 
 /* ---- life ---- */
+
+static void on_completed(void *arg, struct MHD_Connection *c, void **state,
+                         enum MHD_RequestTerminationCode how)
+{
+    (void)arg;
+    (void)c;
+    (void)how;
+    if (*state)
+        mcfs_buf_free(*state);
+    free(*state);
+    *state = NULL;
+}
 
 static void on_connection(void *arg, struct MHD_Connection *c, void **state,
                           enum MHD_ConnectionNotificationCode what)
@@ -344,11 +393,12 @@ int admin_http_start(struct admin_http *a, struct mcfs_error *err)
     if (listen_on(a, err))
         return -1;
     /* Its own socket, so that a child can close it; MHD closes it at the end. */
-    a->daemon = MHD_start_daemon(MHD_USE_AUTO | MHD_USE_INTERNAL_POLLING_THREAD, 0, NULL, NULL,
-                                 on_request, a, MHD_OPTION_LISTEN_SOCKET, a->listen_fd,
-                                 MHD_OPTION_CONNECTION_LIMIT, (unsigned)CONNECTIONS_MAX,
-                                 MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_SECONDS,
-                                 MHD_OPTION_NOTIFY_CONNECTION, on_connection, a, MHD_OPTION_END);
+    a->daemon =
+        MHD_start_daemon(MHD_USE_AUTO | MHD_USE_INTERNAL_POLLING_THREAD, 0, NULL, NULL, on_request,
+                         a, MHD_OPTION_LISTEN_SOCKET, a->listen_fd, MHD_OPTION_CONNECTION_LIMIT,
+                         (unsigned)CONNECTIONS_MAX, MHD_OPTION_CONNECTION_TIMEOUT,
+                         (unsigned)IDLE_SECONDS, MHD_OPTION_NOTIFY_CONNECTION, on_connection, a,
+                         MHD_OPTION_NOTIFY_COMPLETED, on_completed, a, MHD_OPTION_END);
     if (!a->daemon)
         return mcfs_fail_errno(err, errno ? errno : EIO, "admin HTTP");
     return 0;

@@ -3,7 +3,7 @@
 #define MCFS_MASTER_ADMIN_HTTP_H
 
 /*
- * The admin HTTP server: Mooncake's paths, read-only, on a thread of its own, so that a scrape
+ * The admin HTTP server: Mooncake's paths, on a thread of its own, so that a scrape
  * never takes a request's turn.  Answers only loopback addresses unless a token is configured; then
  * every path but /health needs it.
  */
@@ -42,6 +42,12 @@ int admin_query_key(struct master *m, struct mcfs_slice tenant, struct mcfs_slic
                     struct mcfs_buf *out, struct mcfs_error *err);
 int admin_query_keys(struct master *m, struct mcfs_slice tenant, struct mcfs_slice keys,
                      struct mcfs_buf *out, struct mcfs_error *err);
+
+/* /api/v1/tenant_quotas: lists the quotas (tenant NULL), shows, sets or takes out one; body is what
+ * a PUT came with. */
+enum quota_request { QUOTA_GET, QUOTA_PUT, QUOTA_DELETE };
+int admin_quotas(struct master *m, enum quota_request what, const struct mcfs_slice *tenant,
+                 struct mcfs_slice body, struct mcfs_buf *out, struct mcfs_error *err);
 
 /* Storage of nodes: names, one by name (a node's name or id), all as JSON. */
 void admin_segments(struct master *m, struct mcfs_buf *out);

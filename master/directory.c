@@ -31,12 +31,17 @@ struct directory *directory_new(const struct directory_config *config, struct mc
     d->tenants = intern_new(TENANTS_MAX);
     d->clients = intern_new(CLIENTS_MAX);
     d->attrs = intern_new(ATTRS_MAX);
+    d->groups = group_leases_new();
+    d->soft_pins = soft_pins_new();
     d->pending = pending_new();
     d->tenant_objects = calloc(TENANTS_MAX + 1, sizeof(*d->tenant_objects));
     d->tenant_bytes = calloc(TENANTS_MAX + 1, sizeof(*d->tenant_bytes));
+    d->tenant_reserved = calloc(TENANTS_MAX + 1, sizeof(*d->tenant_reserved));
+    for (unsigned i = 0; i < USAGE_LOCKS; i++)
+        pthread_mutex_init(&d->usage_locks[i], NULL);
     if (!d->records || !d->keys || !d->leases || !d->tree || !d->tenants || !d->clients ||
-        !d->attrs || !d->pending || !d->tenant_objects || !d->tenant_bytes ||
-        shard_tables_new(d, err)) {
+        !d->attrs || !d->groups || !d->soft_pins || !d->pending || !d->tenant_objects ||
+        !d->tenant_bytes || !d->tenant_reserved || shard_tables_new(d, err)) {
         if (err && err->code == MCFS_OK)
             mcfs_fail_errno(err, ENOMEM, "directory");
         directory_free(d);
@@ -60,6 +65,8 @@ void directory_free(struct directory *d)
     pending_free(d->pending);
     tree_free(d->tree);
     lease_table_free(d->leases);
+    group_leases_free(d->groups);
+    soft_pins_free(d->soft_pins);
     arena_free_all(d->records);
     arena_free_all(d->keys);
     intern_free(d->tenants);
@@ -68,6 +75,9 @@ void directory_free(struct directory *d)
     shard_tables_free(d);
     free(d->tenant_objects);
     free(d->tenant_bytes);
+    free(d->tenant_reserved);
+    for (unsigned i = 0; i < USAGE_LOCKS; i++)
+        pthread_mutex_destroy(&d->usage_locks[i]);
     free(d);
 }
 
@@ -151,6 +161,21 @@ static void view_replicas(struct directory *d, const struct record *r, struct ob
     }
 }
 
+/* The object's group, on which the node gets a lease with that of the object. */
+static void view_group(struct directory *d, const struct record *r, struct object_view *out,
+                       uint32_t node)
+{
+    struct mcfs_slice group = record_group(d, r);
+    if (!group.len)
+        return;
+    if (out->lease_ms)
+        group_lease_grant(d->groups, r->tenant, group, node, d->config.lease_ms);
+    if (group.len > GROUP_NAME_MAX)
+        return; /* from a snapshot of others; kept, and too long to be shown */
+    out->group_len = (uint8_t)group.len;
+    memcpy(out->group, group.data, group.len);
+}
+
 int directory_get(struct directory *d, struct mcfs_slice tenant, struct mcfs_slice key,
                   uint32_t node, struct object_view *out, struct mcfs_error *err)
 {
@@ -173,6 +198,10 @@ int directory_get(struct directory *d, struct mcfs_slice tenant, struct mcfs_sli
                                 .hard_pin = r->flags & RECORD_HARD_PIN};
     if (node)
         out->lease_ms = lease_grant(d->leases, slot, node, d->config.lease_ms);
+    if (r->flags & RECORD_SOFT_PIN)
+        out->soft_pin_ms = soft_pin_left_ms(d->soft_pins, slot);
+    if (r->side)
+        view_group(d, r, out, node);
     view_replicas(d, r, out);
     return 0;
 }
@@ -371,7 +400,8 @@ void directory_stats(struct directory *d, struct directory_stats *out)
     *out = (struct directory_stats){.objects = atomic_load(&d->objects),
                                     .object_bytes = atomic_load(&d->object_bytes),
                                     .directories = directories,
-                                    .pending_puts = pending_count(d->pending),
+                                    .pending_puts = pending_count(d->pending, false),
+                                    .discarded_puts = pending_count(d->pending, true),
                                     .memory_bytes = arena_resident_bytes(d->records) +
                                                     arena_resident_bytes(d->keys) + table,
                                     .leases_granted = lease_granted_count(d->leases),
@@ -387,6 +417,14 @@ void directory_tenant_stats(struct directory *d, struct mcfs_slice tenant, uint6
     uint32_t number = intern_find(d->tenants, tenant);
     *objects = number ? atomic_load(&d->tenant_objects[number]) : 0;
     *bytes = number ? atomic_load(&d->tenant_bytes[number]) : 0;
+}
+
+void directory_tenant_usage(struct directory *d, struct mcfs_slice tenant, struct tenant_usage *out)
+{
+    uint32_t number = intern_find(d->tenants, tenant);
+    *out = (struct tenant_usage){0};
+    directory_tenant_stats(d, tenant, &out->objects, &out->bytes);
+    out->reserved_bytes = number ? atomic_load(&d->tenant_reserved[number]) : 0;
 }
 
 void directory_tenants(struct directory *d, void (*fn)(struct mcfs_slice tenant, void *arg),

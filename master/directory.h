@@ -14,8 +14,8 @@
  * fails with OBJECT_HAS_LEASE, and its caller comes again until the holders have answered or the
  * lease has ended.
  *
- * Lock order: shard (two of them in ascending order), tree, arena stripe.  The recall table and the
- * nodes' lists have their own innermost locks.
+ * Lock order: shard (two of them in ascending order), a tenant's usage, tree, arena stripe.  The
+ * recall table and the nodes' lists have their own innermost locks.
  */
 
 #include "common/buf.h"
@@ -26,9 +26,13 @@
 
 struct directory;
 
+#define GROUP_NAME_MAX 255
+
 struct directory_config {
     uint32_t lease_ms;           /* default_kv_lease_ttl */
+    uint32_t soft_pin_ms;        /* default_kv_soft_pin_ttl */
     uint32_t put_discard_ms;     /* put_start_discard_timeout */
+    uint32_t put_release_ms;     /* put_start_release_timeout; at least the former */
     uint64_t memory_limit_bytes; /* admission stops here with NO_AVAILABLE_HANDLE; 0: no limit */
     /* Asks a node's mount to give up its leases on a key (called with a shard locked; must not
      * block). */
@@ -45,6 +49,9 @@ struct directory_config {
     bool (*may_hold_lease)(void *arg, uint32_t node);
     /* Whether every mount that may hold a lease of an earlier master has been heard of. */
     bool (*leases_known)(void *arg);
+    /* Bytes that a tenant may store, or -1 with err when it may write nothing; NULL: no quotas. May
+     * be called with shards locked. */
+    int (*quota)(void *arg, struct mcfs_slice tenant, uint64_t *bytes, struct mcfs_error *err);
     void *arg;
 };
 
@@ -82,6 +89,9 @@ struct object_view {
     bool hard_pin;
     bool has_checksum;
     uint64_t checksum;
+    uint64_t soft_pin_ms; /* that are left; 0: not pinned */
+    uint8_t group_len;
+    char group[GROUP_NAME_MAX];
     uint32_t replica_count;
     struct replica_view replicas[VIEW_REPLICAS_MAX];
 };
@@ -119,14 +129,23 @@ int directory_list(struct directory *d, struct mcfs_slice tenant, struct mcfs_sl
 
 /* ---- put ---- */
 
+#define SOFT_PIN_DEFAULT UINT64_MAX
+#define SOFT_PIN_MAX_MS (365ull * 86400 * 1000)
+
 struct put_start {
     struct mcfs_slice tenant, key;
     uint64_t size;
     uint32_t client; /* who puts */
     bool upsert;     /* replacing is meant; else OBJECT_ALREADY_EXISTS */
+    /* What the object gets at PutEnd; what is not said stays as it is with one that is replaced. */
+    bool hard_pin;
+    bool has_soft_pin;
+    uint64_t soft_pin_ms; /* SOFT_PIN_DEFAULT: the default's */
+    bool has_group;
+    struct mcfs_slice group; /* at most GROUP_NAME_MAX bytes; empty: none */
 };
 
-/* Begins a put; *version names it from here on. */
+/* Begins a put; *version names it from here on.  TENANT_QUOTA_EXCEEDED, TENANT_NOT_REGISTERED. */
 int directory_put_start(struct directory *d, const struct put_start *p, uint64_t *version,
                         struct mcfs_error *err);
 
@@ -177,14 +196,17 @@ struct exchange {
 int directory_exchange(struct directory *d, const struct exchange *x, uint32_t *lease_ms,
                        struct mcfs_error *err);
 
-/* Forgets puts that were started longer than the discard time ago; returns how many. */
+/* Gives up puts that were started longer than the discard time ago, so that another put may take
+ * their place, and forgets them after the release time, until when a slow writer may still be busy;
+ * returns how many were forgotten.  Leases of groups that have ended go, too. */
 uint32_t directory_discard_puts(struct directory *d);
 
 /* ---- change ---- */
 
 /* Removes an object.  version 0: whatever is there.  *removed gets the version that was removed
  * from `client`'s store (0 when it stored none).  OBJECT_NOT_FOUND, OBJECT_HAS_LEASE; a hard pin
- * without force is ILLEGAL_CLIENT (EPERM). */
+ * without force is ILLEGAL_CLIENT (EPERM).  With force holders of leases are told, and not waited
+ * for. */
 int directory_remove(struct directory *d, struct mcfs_slice tenant, struct mcfs_slice key,
                      uint64_t version, uint32_t client, bool force, uint64_t *removed,
                      struct mcfs_error *err);
@@ -198,6 +220,10 @@ int directory_remove(struct directory *d, struct mcfs_slice tenant, struct mcfs_
 int directory_set_attr(struct directory *d, struct mcfs_slice tenant, struct mcfs_slice key,
                        uint64_t version, uint32_t client, uint32_t valid, struct mcfs_attr *attr,
                        struct mcfs_error *err);
+
+/* Pins softly for ms (SOFT_PIN_DEFAULT: the default's; 0: not any more); *ms gets what holds. */
+int directory_set_soft_pin(struct directory *d, struct mcfs_slice tenant, struct mcfs_slice key,
+                           uint64_t *ms, struct mcfs_error *err);
 
 int directory_set_hard_pin(struct directory *d, struct mcfs_slice tenant, struct mcfs_slice key,
                            bool pin, struct mcfs_error *err);
@@ -265,7 +291,7 @@ void directory_clear(struct directory *d);
 void directory_collapse(struct directory *d);
 
 struct directory_stats {
-    uint64_t objects, object_bytes, directories, pending_puts;
+    uint64_t objects, object_bytes, directories, pending_puts, discarded_puts;
     uint64_t memory_bytes; /* records, keys, tables, tree */
     uint64_t leases_granted, recalls, lookups, puts, removes;
 };
@@ -274,6 +300,13 @@ void directory_stats(struct directory *d, struct directory_stats *out);
 /* Objects and bytes of one tenant. */
 void directory_tenant_stats(struct directory *d, struct mcfs_slice tenant, uint64_t *objects,
                             uint64_t *bytes);
+
+struct tenant_usage {
+    uint64_t objects, bytes;
+    uint64_t reserved_bytes; /* of puts that have begun and not ended */
+};
+void directory_tenant_usage(struct directory *d, struct mcfs_slice tenant,
+                            struct tenant_usage *out);
 
 /* Calls fn for every tenant that has or had objects. */
 void directory_tenants(struct directory *d, void (*fn)(struct mcfs_slice tenant, void *arg),

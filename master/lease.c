@@ -11,6 +11,7 @@
 
 #define UNIT_MS 16 /* a 32-bit deadline in these lasts two years of uptime */
 #define FLAG_RECALL 1u
+#define FLAG_GIVEN_BACK 2u /* the group's lease does not count before the next look-up */
 
 /* Changed under the shard's lock, read by the checkpoint's child without. */
 struct word {
@@ -131,6 +132,7 @@ uint32_t lease_grant(struct lease_table *t, uint32_t slot, uint32_t node, uint32
         drop_recall(t, slot);
         w.flags &= (uint16_t)~FLAG_RECALL;
     }
+    w.flags &= (uint16_t)~FLAG_GIVEN_BACK;
     w.holder = (uint16_t)(!live || w.holder == node ? node : LEASE_SEVERAL);
     uint32_t deadline = now + ms / UNIT_MS;
     if (deadline > w.deadline)
@@ -210,8 +212,20 @@ void lease_returned(struct lease_table *t, uint32_t slot, uint32_t node)
         return;
     if (w.flags & FLAG_RECALL)
         drop_recall(t, slot);
+    w.flags = w.flags & FLAG_RECALL ? FLAG_GIVEN_BACK : 0;
     w.holder = 0;
-    w.flags = 0;
+    store(t, slot, w);
+}
+
+void lease_from_group(struct lease_table *t, uint32_t slot, uint32_t holder, uint32_t ms)
+{
+    struct word w = load(t, slot);
+    uint32_t now = now_units(t), deadline = now + ms / UNIT_MS;
+    if (w.flags & (FLAG_RECALL | FLAG_GIVEN_BACK))
+        return;
+    w.holder = (uint16_t)(!alive(&w, now) || w.holder == holder ? holder : LEASE_SEVERAL);
+    if (deadline > w.deadline)
+        w.deadline = deadline;
     store(t, slot, w);
 }
 

@@ -39,6 +39,10 @@ uint32_t lease_holder(struct lease_table *t, uint32_t slot);
  * child). */
 int64_t lease_deadline_wall_ms(struct lease_table *t, uint32_t slot);
 
+/* The group's lease is one on the slot as well, unless the object has been recalled and given back
+ * since it was last looked up, or is being recalled. */
+void lease_from_group(struct lease_table *t, uint32_t slot, uint32_t holder, uint32_t ms);
+
 /* Marks a recall as running.  Returns true when it is a new one and the holders have to be asked.
  */
 bool lease_recall_begin(struct lease_table *t, uint32_t slot);

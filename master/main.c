@@ -6,6 +6,7 @@
 #include "common/log.h"
 #include "master/admin_http.h"
 #include "master/master.h"
+#include "master/quota.h"
 
 #include <inttypes.h>
 #include <signal.h>
@@ -83,19 +84,30 @@ static void in_child(void *arg)
     admin_http_forget_in_child(m->admin);
 }
 
+static int quota_of(void *arg, struct mcfs_slice tenant, uint64_t *bytes, struct mcfs_error *err)
+{
+    return quotas_limit(((struct master *)arg)->quotas, tenant, bytes, err);
+}
+
 static int make_directory(struct master *m, struct mcfs_error *err)
 {
-    struct directory_config config = {.lease_ms = (uint32_t)m->flags.default_kv_lease_ttl_ms,
-                                      .put_discard_ms =
-                                          (uint32_t)m->flags.put_start_discard_timeout_ms,
-                                      .memory_limit_bytes = m->flags.memory_limit,
-                                      .recall = on_recall,
-                                      .discard = on_discard,
-                                      .connected = is_connected,
-                                      .endpoint = endpoint_of,
-                                      .may_hold_lease = may_hold_lease,
-                                      .leases_known = leases_known,
-                                      .arg = m};
+    struct directory_config config = {
+        .lease_ms = (uint32_t)m->flags.default_kv_lease_ttl_ms,
+        .soft_pin_ms = (uint32_t)m->flags.default_kv_soft_pin_ttl_ms,
+        .put_release_ms = (uint32_t)m->flags.put_start_release_timeout_ms,
+        .put_discard_ms = (uint32_t)m->flags.put_start_discard_timeout_ms,
+        .memory_limit_bytes = m->flags.memory_limit,
+        .recall = on_recall,
+        .discard = on_discard,
+        .connected = is_connected,
+        .endpoint = endpoint_of,
+        .may_hold_lease = may_hold_lease,
+        .leases_known = leases_known,
+        .quota = m->flags.enable_multi_tenants ? quota_of : NULL,
+        .arg = m};
+    if (m->flags.enable_multi_tenants &&
+        !(m->quotas = quotas_load(m->flags.tenant_quota_connector_uri, err)))
+        return -1;
     if (m->flags.state_dir && mcfs_make_dirs(m->flags.state_dir, 0755, err))
         return -1;
     m->restoring = restoring_new(err);
@@ -137,6 +149,21 @@ static int start_snapshots(struct master *m, struct mcfs_object_store *store,
     return m->checkpointer ? 0 : -1;
 }
 
+static int load_keys(struct master *m, struct mcfs_error *err)
+{
+    if (!m->flags.auth_key_file)
+        return 0;
+    m->keys = mcfs_rpc_keys_load(m->flags.auth_key_file, err);
+    if (!m->keys)
+        return -1;
+    if (mcfs_rpc_keys_any_bound(m->keys) && !m->flags.state_dir)
+        return mcfs_fail(err, MCFS_INVALID_PARAMS,
+                         "%s binds keys to tenants, which needs --state_dir: there the master "
+                         "remembers which key a node came with",
+                         m->flags.auth_key_file);
+    return 0;
+}
+
 static int listen_all(struct master *m, struct mcfs_error *err)
 {
     long cores = sysconf(_SC_NPROCESSORS_ONLN);
@@ -147,6 +174,9 @@ static int listen_all(struct master *m, struct mcfs_error *err)
                                                            ? m->flags.rpc_thread_num
                                                            : (uint32_t)(cores > 0 ? cores : 1)};
     char address[512];
+    if (load_keys(m, err))
+        return -1;
+    config.keys = m->keys;
     m->server = mcfs_rpc_server_new(&config, err);
     if (!m->server)
         return -1;
@@ -159,10 +189,9 @@ static int listen_all(struct master *m, struct mcfs_error *err)
         const char *host = m->flags.rpc_address;
         snprintf(address, sizeof(address), strchr(host, ':') ? "[%s]:%u" : "%s:%u", host,
                  m->flags.rpc_port);
-        if (!mcfs_rpc_address_is_local(address))
+        if (!m->keys && !mcfs_rpc_address_is_local(address))
             return mcfs_fail(err, MCFS_INVALID_PARAMS,
-                             "%s: listening beyond loopback needs authentication "
-                             "(--auth_key_file), which this version does not offer",
+                             "%s: listening beyond loopback needs authentication (--auth_key_file)",
                              address);
         if (mcfs_rpc_server_listen(m->server, address, NULL, err))
             return -1;
@@ -243,6 +272,8 @@ static int run(struct master *m, struct mcfs_error *err)
     checkpointer_stop(m->checkpointer);
     admin_http_free(m->admin);
     mcfs_rpc_server_stop(m->server);
+    mcfs_rpc_keys_free(m->keys);
+    quotas_free(m->quotas);
     checkpointer_free(m->checkpointer);
     directory_free(m->directory);
     nodes_free(m->nodes);

@@ -14,6 +14,7 @@
 #include <stdatomic.h>
 
 struct admin_http;
+struct quotas;
 
 struct master {
     struct master_flags flags;
@@ -22,6 +23,8 @@ struct master {
     struct restoring *restoring;
     struct checkpointer *checkpointer; /* NULL: no snapshot store; not to be asked before the
                                           restore is over */
+    struct quotas *quotas;             /* NULL: none */
+    struct mcfs_rpc_keys *keys;        /* NULL: TCP callers are not asked for one */
     struct mcfs_rpc_server *server;
     struct admin_http *admin; /* NULL: metrics_port is 0 */
     uint32_t
@@ -62,6 +65,13 @@ int method_remove(struct master *m, struct mcfs_rpc_request *r, struct mcfs_erro
 int method_set_attr(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
 int method_set_pin(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
 
+int method_get_replica_list_by_regex(struct master *m, struct mcfs_rpc_request *r,
+                                     struct mcfs_error *err);
+int method_batch_remove(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
+int method_remove_by_regex(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
+int method_remove_all(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
+int method_set_soft_pin(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
+
 int method_tenants(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
 int method_status(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
 int method_snapshot_create(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
@@ -77,6 +87,9 @@ int session_node(struct master *m, uint64_t session, uint32_t *node, struct mcfs
 
 /* [mode, uid, gid, mtime_ns] without an array around it. */
 void put_attr(struct mcfs_buf *b, const struct mcfs_attr *attr);
+
+/* An object as the method table describes it. */
+void put_object(struct master *m, struct mcfs_buf *b, const struct object_view *v);
 
 /* Appends the answer of Lookup without the array around it: object or nil, mtime or nil.  *view
  * gets the object, with version 0 when there is none. */

@@ -13,6 +13,13 @@
 #include <limits.h>
 
 #define NODES_MAX 65535
+#define KEY_NAME_SIZE 72
+
+/* A node of an earlier master. */
+struct known_node {
+    struct mcfs_id id;
+    char key[KEY_NAME_SIZE];
+};
 
 struct discard {
     uint64_t version;
@@ -25,6 +32,7 @@ struct node {
     int64_t heard_ms;
     struct mcfs_rpc_conn *conn; /* reference held */
     bool ready;
+    char key[KEY_NAME_SIZE]; /* that it first came with; "-": none */
     struct mcfs_table discards;
 };
 
@@ -33,8 +41,8 @@ struct nodes {
     struct node *nodes[NODES_MAX];
     uint32_t max;
     uint32_t client_ttl_ms;
-    char *file;              /* the known nodes' ids, a line each; NULL: not remembered */
-    struct mcfs_id *awaited; /* known from before and not yet back */
+    char *file; /* the known nodes, a line each: id, name of the key; NULL: not remembered */
+    struct known_node *awaited; /* known from before and not yet back */
     size_t awaited_count;
     bool remembered; /* `awaited` is all there is to wait for */
 };
@@ -70,13 +78,17 @@ static int load_known(struct nodes *n, const char *state_dir, struct mcfs_error 
         return -1;
     }
     for (char *line = strtok(text, "\n"); line; line = strtok(NULL, "\n")) {
-        struct mcfs_id id, *more;
+        struct known_node known = {0}, *more;
+        char *space = strchr(line, ' ');
+        if (space)
+            *space++ = 0;
+        snprintf(known.key, sizeof(known.key), "%s", space ? space : "-");
         /* A line that a crash cut short is a node that had not been answered yet. */
-        if (mcfs_id_parse(mcfs_slice_str(line), &id) ||
+        if (mcfs_id_parse(mcfs_slice_str(line), &known.id) ||
             !(more = realloc(n->awaited, (n->awaited_count + 1) * sizeof(*more))))
             continue;
         n->awaited = more;
-        n->awaited[n->awaited_count++] = id;
+        n->awaited[n->awaited_count++] = known;
     }
     free(text);
     return 0;
@@ -121,11 +133,11 @@ void nodes_free(struct nodes *n)
 }
 
 /* A node that was not known is written down before it is answered. */
-static int remember(struct nodes *n, struct mcfs_id id, struct mcfs_error *err)
+static int remember(struct nodes *n, struct mcfs_id id, const char *key, struct mcfs_error *err)
 {
-    char line[MCFS_ID_TEXT_MAX + 1];
+    char line[MCFS_ID_TEXT_MAX + KEY_NAME_SIZE + 2];
     for (size_t i = 0; i < n->awaited_count; i++) {
-        if (mcfs_id_eq(n->awaited[i], id)) {
+        if (mcfs_id_eq(n->awaited[i].id, id)) {
             n->awaited[i] = n->awaited[--n->awaited_count];
             return 0;
         }
@@ -133,7 +145,7 @@ static int remember(struct nodes *n, struct mcfs_id id, struct mcfs_error *err)
     if (!n->file)
         return 0;
     _cleanup_fd_ int fd = open(n->file, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-    strcat(strcpy(line, mcfs_id_format(id, (char[MCFS_ID_TEXT_MAX]){0})), "\n");
+    snprintf(line, sizeof(line), "%s %s\n", mcfs_id_format(id, (char[MCFS_ID_TEXT_MAX]){0}), key);
     if (fd < 0 || mcfs_write_full(fd, line, strlen(line)) || fdatasync(fd))
         return mcfs_fail_errno(err, errno, "%s", n->file);
     return 0;
@@ -152,8 +164,32 @@ static struct node *make(struct nodes *n, uint32_t number)
     return node;
 }
 
+/* The key that a node first came with: as this master saw it, or an earlier one wrote it down;
+ * NULL: it is new. */
+static const char *first_key(const struct nodes *n, const struct node *node, struct mcfs_id id)
+{
+    if (node->key[0])
+        return node->key;
+    for (size_t i = 0; i < n->awaited_count; i++)
+        if (mcfs_id_eq(n->awaited[i].id, id))
+            return n->awaited[i].key;
+    return NULL;
+}
+
+static int check_key(const struct nodes *n, const struct node *node, const struct node_info *info,
+                     const struct mcfs_rpc_key *key, struct mcfs_error *err)
+{
+    const char *first = first_key(n, node, info->id);
+    if (!first || !mcfs_rpc_key_is_bound(key) || strcmp(first, mcfs_rpc_key_name(key)) == 0)
+        return 0;
+    return mcfs_fail(err, MCFS_ILLEGAL_CLIENT,
+                     "node %s came with another key than '%s', which is bound to tenants",
+                     info->name, mcfs_rpc_key_name(key));
+}
+
 int nodes_register(struct nodes *n, uint32_t number, const struct node_info *info,
-                   struct mcfs_rpc_conn *conn, struct mcfs_error *err)
+                   const struct mcfs_rpc_key *key, struct mcfs_rpc_conn *conn,
+                   struct mcfs_error *err)
 {
     if (number == 0 || number >= NODES_MAX)
         return mcfs_fail(err, MCFS_NO_AVAILABLE_HANDLE, "more nodes than this master can count");
@@ -162,8 +198,16 @@ int nodes_register(struct nodes *n, uint32_t number, const struct node_info *inf
     int rc = 0;
     if (!node)
         rc = mcfs_fail_errno(err, ENOMEM, "nodes");
-    else if (!mcfs_id_eq(node->info.id, info->id))
-        rc = remember(n, info->id, err);
+    else
+        rc = check_key(n, node, info, key, err);
+    if (rc == 0 && !mcfs_id_eq(node->info.id, info->id)) {
+        char name[KEY_NAME_SIZE];
+        const char *first = first_key(n, node, info->id);
+        snprintf(name, sizeof(name), "%s", first ? first : key ? mcfs_rpc_key_name(key) : "-");
+        rc = remember(n, info->id, name, err);
+        if (rc == 0)
+            memcpy(node->key, name, sizeof(name));
+    }
     if (rc == 0) {
         if (node->conn)
             mcfs_rpc_conn_unref(node->conn);
@@ -179,6 +223,15 @@ int nodes_register(struct nodes *n, uint32_t number, const struct node_info *inf
 static struct node *get(struct nodes *n, uint32_t number)
 {
     return number < NODES_MAX ? n->nodes[number] : NULL;
+}
+
+bool nodes_came_with(struct nodes *n, uint32_t number, const char *key)
+{
+    pthread_rwlock_rdlock(&n->lock);
+    const struct node *node = get(n, number);
+    bool same = node && strcmp(node->key, key) == 0;
+    pthread_rwlock_unlock(&n->lock);
+    return same;
 }
 
 void nodes_ready(struct nodes *n, uint32_t number)

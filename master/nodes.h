@@ -28,9 +28,15 @@ struct node_info {
     int64_t silent_ms; /* since it was last heard of */
 };
 
-/* A node registers on a connection; what it was connected by before is forgotten. */
+/* A node registers on a connection; what it was connected by before is forgotten.  The key of its
+ * first registration is remembered with it: one that is bound to tenants cannot take over a node
+ * that came with another (ILLEGAL_CLIENT), whose objects it could then withdraw. */
 int nodes_register(struct nodes *n, uint32_t number, const struct node_info *info,
-                   struct mcfs_rpc_conn *conn, struct mcfs_error *err);
+                   const struct mcfs_rpc_key *key, struct mcfs_rpc_conn *conn,
+                   struct mcfs_error *err);
+
+/* Whether a node's first registration was made with the key of that name. */
+bool nodes_came_with(struct nodes *n, uint32_t number, const char *key);
 
 /* Its inventory is complete: its replicas can be read from now on. */
 void nodes_ready(struct nodes *n, uint32_t number);

@@ -27,6 +27,11 @@ static void recall(struct directory *d, uint32_t slot, uint32_t client)
 int change_must_wait(struct directory *d, uint32_t slot, uint32_t client, struct mcfs_error *err)
 {
     const struct record *r = record_at(d, slot);
+    struct mcfs_slice group = record_group(d, r);
+    uint32_t holder, group_ms;
+    if (group.len && (group_ms = group_lease_left_ms(d->groups, r->tenant, group, &holder)) &&
+        holder != client)
+        lease_from_group(d->leases, slot, holder, group_ms);
     uint32_t left_ms = lease_held_by_others(d->leases, slot, client);
     if (left_ms) {
         if (lease_recall_begin(d->leases, slot))
@@ -63,7 +68,7 @@ int directory_remove(struct directory *d, struct mcfs_slice tenant, struct mcfs_
     if (r->flags & RECORD_HARD_PIN && !force)
         return mcfs_fail(err, MCFS_ILLEGAL_CLIENT, "%.*s is pinned", (int)MCFS_MIN(key.len, 200),
                          key.data);
-    if (!force && change_must_wait(d, slot, client, err))
+    if (change_must_wait(d, slot, client, force ? NULL : err) && !force)
         return -1;
     if (record_discard_elsewhere(d, r, client))
         *removed = r->version;
@@ -116,6 +121,25 @@ int directory_set_attr(struct directory *d, struct mcfs_slice tenant, struct mcf
             rc = mcfs_fail(err, MCFS_NO_AVAILABLE_HANDLE, "the master is out of memory");
         *attr = new;
     }
+    pthread_mutex_unlock(&d->shards[h.shard].lock);
+    return rc;
+}
+
+int directory_set_soft_pin(struct directory *d, struct mcfs_slice tenant, struct mcfs_slice key,
+                           uint64_t *ms, struct mcfs_error *err)
+{
+    struct key_hash h;
+    uint32_t slot;
+    if (*ms == SOFT_PIN_DEFAULT)
+        *ms = d->config.soft_pin_ms;
+    if (*ms > SOFT_PIN_MAX_MS)
+        return mcfs_fail(err, MCFS_INVALID_PARAMS, "a soft pin lasts a year at most");
+    struct record *r = lock_object(d, tenant, key, &h, &slot, err);
+    if (!r)
+        return -1;
+    int rc = record_set_soft_pin(d, slot, *ms)
+                 ? mcfs_fail(err, MCFS_NO_AVAILABLE_HANDLE, "the master is out of memory")
+                 : 0;
     pthread_mutex_unlock(&d->shards[h.shard].lock);
     return rc;
 }

@@ -8,15 +8,18 @@
 /* One of the two, as it was. */
 struct old_side {
     uint32_t slot;
-    int64_t started_ms;     /* the put that gives it its new content */
-    struct put_end content; /* what the other one gets */
-    uint16_t pin;
+    struct put_end content; /* what the other one gets, */
+    uint16_t pin;           /* with these */
+    uint64_t soft_pin_ms;
+    int64_t started_ms; /* the put that gives it its new content */
+    uint32_t group;     /* block that names the other's group, for this one; 0: none */
 };
 
 static int find_side(struct directory *d, const struct exchange *x,
                      const struct exchange_side *side, uint32_t tenant, struct old_side *old,
                      struct mcfs_error *err)
 {
+    *old = (struct old_side){0};
     old->slot = tenant ? shard_find(d, key_hash(x->tenant, side->key), tenant, side->key) : 0;
     if (!old->slot)
         return mcfs_fail(err, MCFS_OBJECT_NOT_FOUND, "%.*s: no such object",
@@ -25,18 +28,21 @@ static int find_side(struct directory *d, const struct exchange *x,
     old->content = (struct put_end){
         .client = x->client, .size = r->size, .attr = record_attr(d, r), .data_type = r->data_type};
     old->pin = r->flags & RECORD_HARD_PIN;
+    if (r->flags & RECORD_SOFT_PIN)
+        old->soft_pin_ms = soft_pin_left_ms(d->soft_pins, old->slot);
     return 0;
 }
 
 static int check_side(struct directory *d, const struct exchange *x,
-                      const struct exchange_side *side, struct old_side *old,
+                      const struct exchange_side *side, uint32_t tenant, struct old_side *old,
                       struct mcfs_error *err)
 {
     if (record_at(d, old->slot)->version != side->version)
         return mcfs_fail(err, MCFS_OBJECT_NOT_FOUND, "%.*s has been replaced",
                          (int)MCFS_MIN(side->key.len, 200), side->key.data);
     struct pending_put pending;
-    if (!pending_get(d->pending, side->new_version, &pending))
+    if (!pending_get(d->pending, side->new_version, &pending) || pending.discarded ||
+        pending.tenant != tenant)
         return mcfs_fail(err, MCFS_OBJECT_NOT_FOUND, "%.*s: this put was given up",
                          (int)MCFS_MIN(side->key.len, 200), side->key.data);
     old->started_ms = pending.start_wall_ms;
@@ -51,16 +57,53 @@ static bool is_done(struct directory *d, const struct exchange *x, const struct 
            record_at(d, old[1].slot)->version == x->side[1].new_version;
 }
 
+/* Names each one's group for the other; -1 without memory. */
+static int make_groups(struct directory *d, const struct exchange *x, struct old_side *old)
+{
+    for (unsigned i = 0; i < 2; i++) {
+        struct mcfs_slice group = record_group(d, record_at(d, old[!i].slot));
+        if (!group.len ||
+            (old[i].group = record_new_group(d, key_hash(x->tenant, x->side[i].key), group)))
+            continue;
+        if (i == 1 && old[0].group)
+            record_free_group(d, key_hash(x->tenant, x->side[0].key), old[0].group);
+        return -1;
+    }
+    return 0;
+}
+
 /* Gives a record the content of the other. */
-static int give_content(struct directory *d, const struct exchange_side *side,
+static int give_content(struct directory *d, const struct exchange *x, unsigned i,
                         const struct old_side *mine, const struct old_side *other)
 {
     struct record *r = record_at(d, mine->slot);
     struct put_end content = other->content;
-    content.version = side->new_version;
-    if (object_publish(d, r, &content, mine->started_ms))
+    content.tenant = x->tenant;
+    content.key = x->side[i].key;
+    content.version = x->side[i].new_version;
+    if (object_publish(d, r, &content, mine->started_ms, mine->group))
         return -1;
     r->flags = (uint16_t)((r->flags & ~RECORD_HARD_PIN) | other->pin);
+    /* Without memory it goes unpinned. */
+    record_set_soft_pin(d, mine->slot, other->soft_pin_ms);
+    return 0;
+}
+
+/* Both objects are there and may change. */
+static int swap(struct directory *d, const struct exchange *x, struct old_side *old,
+                struct mcfs_error *err)
+{
+    /* Both are recalled at once, rather than one after the other. */
+    int wait = change_must_wait(d, old[0].slot, x->client, err);
+    if (change_must_wait(d, old[1].slot, x->client, err) || wait)
+        return -1;
+    if (make_groups(d, x, old))
+        return mcfs_fail(err, MCFS_NO_AVAILABLE_HANDLE, "the master is out of memory");
+    for (unsigned i = 0; i < 2; i++)
+        record_discard_elsewhere(d, record_at(d, old[i].slot), x->client);
+    /* Nothing here needs memory: the attributes are known already, the groups' blocks are made. */
+    if (give_content(d, x, 0, &old[0], &old[1]) || give_content(d, x, 1, &old[1], &old[0]))
+        abort();
     return 0;
 }
 
@@ -73,24 +116,14 @@ static int exchange_locked(struct directory *d, const struct exchange *x, uint32
     if (find_side(d, x, &x->side[0], tenant, &old[0], err) ||
         find_side(d, x, &x->side[1], tenant, &old[1], err))
         return -1;
-    if (!is_done(d, x, old)) {
-        if (check_side(d, x, &x->side[0], &old[0], err) ||
-            check_side(d, x, &x->side[1], &old[1], err))
-            return -1;
-        /* Both are recalled at once, rather than one after the other. */
-        int wait = change_must_wait(d, old[0].slot, x->client, err);
-        if (change_must_wait(d, old[1].slot, x->client, err) || wait)
-            return -1;
-        for (unsigned i = 0; i < 2; i++)
-            record_discard_elsewhere(d, record_at(d, old[i].slot), x->client);
-        if (give_content(d, &x->side[0], &old[0], &old[1]))
-            return mcfs_fail(err, MCFS_NO_AVAILABLE_HANDLE, "the master is out of memory");
-        /* The attributes are known by now, so nothing is left that could need memory. */
-        if (give_content(d, &x->side[1], &old[1], &old[0]))
-            abort();
-    }
+    if (!is_done(d, x, old) &&
+        (check_side(d, x, &x->side[0], tenant, &old[0], err) ||
+         check_side(d, x, &x->side[1], tenant, &old[1], err) || swap(d, x, old, err)))
+        return -1;
     for (unsigned i = 0; i < 2; i++) {
-        pending_drop(d->pending, x->side[i].new_version);
+        struct pending_put put;
+        if (pending_get(d->pending, x->side[i].new_version, &put))
+            object_forget_put(d, &put);
         lease_forget(d->leases, old[i].slot);
         *lease_ms = lease_grant(d->leases, old[i].slot, x->client, d->config.lease_ms);
     }

@@ -10,6 +10,7 @@
 #include "common/clock.h"
 #include "master/object_change.h"
 #include "master/pending.h"
+#include "master/usage.h"
 
 int directory_put_start(struct directory *d, const struct put_start *p, uint64_t *version,
                         struct mcfs_error *err)
@@ -18,38 +19,73 @@ int directory_put_start(struct directory *d, const struct put_start *p, uint64_t
         return -1;
     if (p->size >> 48)
         return mcfs_fail(err, MCFS_INVALID_PARAMS, "an object has less than 2^48 bytes");
+    uint64_t soft_pin_ms =
+        p->soft_pin_ms == SOFT_PIN_DEFAULT ? d->config.soft_pin_ms : p->soft_pin_ms;
+    if (p->has_soft_pin && soft_pin_ms > SOFT_PIN_MAX_MS)
+        return mcfs_fail(err, MCFS_INVALID_PARAMS, "a soft pin lasts a year at most");
+    if (p->has_group && p->group.len > GROUP_NAME_MAX)
+        return mcfs_fail(err, MCFS_INVALID_PARAMS, "a group's name has at most %d bytes",
+                         GROUP_NAME_MAX);
+    /* Asked first: names that may not write are not remembered. */
+    uint64_t limit;
+    if (d->config.quota && d->config.quota(d->config.arg, p->tenant, &limit, err))
+        return -1;
     uint32_t tenant = intern_put(d->tenants, p->tenant);
     if (!tenant)
         return mcfs_fail(err, MCFS_NO_AVAILABLE_HANDLE, "too many tenants");
     int64_t now = mcfs_mono_ms();
-    if (!p->upsert) {
+    uint64_t old_size = 0;
+    if (!p->upsert || d->config.quota) {
         struct key_hash h = key_hash(p->tenant, p->key);
-        bool exists;
+        uint32_t slot;
         {
             MCFS_LOCK_SCOPE(&d->shards[h.shard].lock);
-            exists = shard_find(d, h, tenant, p->key) != 0;
+            slot = shard_find(d, h, tenant, p->key);
+            old_size = slot ? record_at(d, slot)->size : 0;
         }
-        if (exists || pending_has_key(d->pending, tenant, p->key, now - d->config.put_discard_ms))
+        if (!p->upsert &&
+            (slot || pending_has_key(d->pending, tenant, p->key, now - d->config.put_discard_ms)))
             return mcfs_fail(err, MCFS_OBJECT_ALREADY_EXISTS, "%.*s exists already",
                              (int)MCFS_MIN(p->key.len, 200), p->key.data);
     }
+    /* What the put replaces goes when it ends; should that have gone before, PutEnd looks again. */
+    uint64_t reserved = p->size - MCFS_MIN(p->size, old_size);
+    if (usage_reserve(d, p->tenant, tenant, reserved, err))
+        return -1;
     struct pending_put *put = malloc(sizeof(*put) + p->key.len);
-    if (!put)
+    if (!put) {
+        usage_release(d, tenant, reserved);
         return mcfs_fail(err, MCFS_NO_AVAILABLE_HANDLE, "the master is out of memory");
+    }
     *put = (struct pending_put){.version = atomic_fetch_add(&d->next_id, 1),
                                 .size = p->size,
+                                .reserved = reserved,
                                 .start_wall_ms = mcfs_wall_ms(),
                                 .start_mono_ms = now,
                                 .client = p->client,
                                 .tenant = tenant,
-                                .key_len = (uint32_t)p->key.len};
+                                .key_len = (uint32_t)p->key.len,
+                                .hard_pin = p->hard_pin,
+                                .has_soft_pin = p->has_soft_pin,
+                                .soft_pin_ms = soft_pin_ms,
+                                .has_group = p->has_group,
+                                .group_len = (uint8_t)(p->has_group ? p->group.len : 0)};
+    if (put->group_len)
+        memcpy(put->group, p->group.data, put->group_len);
     memcpy(put->key, p->key.data, p->key.len);
     *version = put->version;
     if (pending_add(d->pending, put)) {
+        usage_release(d, tenant, reserved);
         free(put);
         return mcfs_fail(err, MCFS_NO_AVAILABLE_HANDLE, "the master is out of memory");
     }
     return 0;
+}
+
+void object_forget_put(struct directory *d, const struct pending_put *put)
+{
+    if (pending_drop(d->pending, put->version))
+        usage_release(d, put->tenant, put->reserved);
 }
 
 int directory_put_revoke(struct directory *d, uint64_t version, uint32_t client,
@@ -60,20 +96,43 @@ int directory_put_revoke(struct directory *d, uint64_t version, uint32_t client,
         return 0;
     if (put.client != client)
         return mcfs_fail(err, MCFS_ILLEGAL_CLIENT, "this put was started by another client");
-    pending_drop(d->pending, version);
+    object_forget_put(d, &put);
     return 0;
+}
+
+static void release_put(const struct pending_put *put, void *arg)
+{
+    usage_release(arg, put->tenant, put->reserved);
 }
 
 uint32_t directory_discard_puts(struct directory *d)
 {
-    return pending_expire(d->pending, mcfs_mono_ms() - d->config.put_discard_ms);
+    int64_t now = mcfs_mono_ms();
+    uint32_t release_ms = MCFS_MAX(d->config.put_release_ms, d->config.put_discard_ms);
+    group_lease_sweep(d->groups);
+    return pending_expire(d->pending, now - d->config.put_discard_ms, now - release_ms, release_put,
+                          d);
+}
+
+/* The side block of the group that the put's object belongs to: as PutStart said, else that of the
+ * object that is renamed or replaced.  *block is 0 when it belongs to none; -1 without memory. */
+static int next_group(struct directory *d, struct key_hash h, const struct record *old,
+                      const struct pending_put *pending, uint32_t *block)
+{
+    struct mcfs_slice group =
+        pending->has_group ? mcfs_slice(pending->group, pending->group_len) : record_group(d, old);
+    *block = 0;
+    return group.len && !(*block = record_new_group(d, h, group)) ? -1 : 0;
 }
 
 int object_publish(struct directory *d, struct record *r, const struct put_end *p,
-                   int64_t started_ms)
+                   int64_t started_ms, uint32_t group)
 {
-    if (record_set_attr(d, r, &p->attr))
+    if (record_set_attr(d, r, &p->attr)) {
+        if (group)
+            record_free_group(d, key_hash(p->tenant, p->key), group);
         return -1;
+    }
     record_drop_replicas(d, r);
     tree_lock(d->tree); /* listings read the record under it alone */
     record_set_size(d, r, p->size);
@@ -81,9 +140,24 @@ int object_publish(struct directory *d, struct record *r, const struct put_end *
     r->data_type = p->data_type;
     r->putter = p->client;
     r->put_start_ms = (uint64_t)started_ms;
-    r->flags &= RECORD_HARD_PIN;
+    r->flags &= RECORD_HARD_PIN | RECORD_SOFT_PIN;
     tree_unlock(d->tree);
     record_set_inline(d, r, p->client, atomic_load(&d->node_generation[p->client]));
+    r->side = group;
+    return 0;
+}
+
+/* As object_publish, with what PutStart said. */
+static int publish(struct directory *d, struct key_hash h, struct record *r,
+                   const struct record *from, const struct put_end *p,
+                   const struct pending_put *pending)
+{
+    uint32_t group;
+    if (next_group(d, h, from ? from : r, pending, &group) ||
+        object_publish(d, r, p, pending->start_wall_ms, group))
+        return -1;
+    if (pending->hard_pin)
+        r->flags |= RECORD_HARD_PIN;
     return 0;
 }
 
@@ -107,6 +181,23 @@ static int check_change(struct directory *d, const struct put_end *p, uint32_t t
     return change_must_wait(d, *from_slot, p->client, err);
 }
 
+/* Without memory for it the object goes unpinned: the put has changed the record already. */
+static void set_soft_pin(struct directory *d, uint32_t slot, uint32_t from_slot,
+                         const struct pending_put *pending)
+{
+    uint64_t ms = from_slot ? soft_pin_left_ms(d->soft_pins, from_slot) : 0;
+    if (pending->has_soft_pin)
+        record_set_soft_pin(d, slot, pending->soft_pin_ms);
+    else if (ms)
+        record_set_soft_pin(d, slot, ms);
+}
+
+/* By its age, so that what another put has taken the place of is so at once. */
+static bool is_given_up(const struct directory *d, const struct pending_put *p)
+{
+    return p->discarded || p->start_mono_ms < mcfs_mono_ms() - (int64_t)d->config.put_discard_ms;
+}
+
 static int put_end_locked(struct directory *d, const struct put_end *p, struct key_hash h,
                           uint32_t tenant, const struct pending_put *pending,
                           struct put_result *out, struct mcfs_error *err)
@@ -118,17 +209,22 @@ static int put_end_locked(struct directory *d, const struct put_end *p, struct k
         out->lease_ms = lease_grant(d->leases, slot, p->client, d->config.lease_ms);
         return 0;
     }
-    if (!pending)
+    if (!pending || is_given_up(d, pending))
         return mcfs_fail(err, MCFS_OBJECT_NOT_FOUND, "%.*s: this put was given up",
                          (int)MCFS_MIN(p->key.len, 200), p->key.data);
     if (r && r->version > p->version && !p->from_version && !p->no_replace) {
         /* A put that started later has ended first: the result is as if this one had been replaced
          * at once. */
         out->superseded = true;
-        pending_drop(d->pending, p->version);
+        object_forget_put(d, pending);
         return 0;
     }
     if (check_change(d, p, tenant, slot, &from_slot, err))
+        return -1;
+    /* What was not set aside at PutStart; what goes in this very step makes room for it. */
+    uint64_t extra = p->size - MCFS_MIN(p->size, pending->reserved);
+    uint64_t freed = (r ? r->size : 0) + (from_slot ? record_at(d, from_slot)->size : 0);
+    if (usage_fits(d, p->tenant, tenant, extra, freed, err))
         return -1;
     if (r) {
         if (record_discard_elsewhere(d, r, p->client))
@@ -140,11 +236,13 @@ static int put_end_locked(struct directory *d, const struct put_end *p, struct k
                              "the master's directory is full (memory limit)");
         r = record_at(d, slot);
     }
-    if (object_publish(d, r, p, pending->start_wall_ms) || (is_new && record_show(d, slot))) {
+    const struct record *renamed = from_slot ? record_at(d, from_slot) : NULL;
+    if (publish(d, h, r, renamed, p, pending) || (is_new && record_show(d, slot))) {
         if (is_new)
             record_delete(d, h, slot);
         return mcfs_fail(err, MCFS_NO_AVAILABLE_HANDLE, "the master is out of memory");
     }
+    set_soft_pin(d, slot, from_slot, pending);
     if (from_slot) {
         struct record *from = record_at(d, from_slot);
         r->flags |= from->flags & RECORD_HARD_PIN;
@@ -152,7 +250,7 @@ static int put_end_locked(struct directory *d, const struct put_end *p, struct k
         record_discard_elsewhere(d, from, p->client);
         record_delete(d, key_hash(p->tenant, p->from), from_slot);
     }
-    pending_drop(d->pending, p->version);
+    object_forget_put(d, pending);
     lease_forget(d->leases, slot);
     out->lease_ms = lease_grant(d->leases, slot, p->client, d->config.lease_ms);
     atomic_fetch_add_explicit(&d->puts, 1, memory_order_relaxed);
@@ -171,9 +269,9 @@ int directory_put_end(struct directory *d, const struct put_end *p, struct put_r
     bool known = pending_get(d->pending, p->version, &pending);
     if (known && pending.client != p->client)
         return mcfs_fail(err, MCFS_ILLEGAL_CLIENT, "this put was started by another client");
-    uint32_t tenant = intern_put(d->tenants, p->tenant);
-    if (!tenant)
-        return mcfs_fail(err, MCFS_NO_AVAILABLE_HANDLE, "too many tenants");
+    uint32_t tenant = intern_find(d->tenants, p->tenant);
+    if (!tenant || (known && pending.tenant != tenant))
+        return mcfs_fail(err, MCFS_OBJECT_NOT_FOUND, "no such put of this tenant");
     struct key_hash h = key_hash(p->tenant, p->key);
     uint32_t other = p->from_version ? key_hash(p->tenant, p->from).shard : h.shard;
     uint32_t low = MCFS_MIN(h.shard, other), high = MCFS_MAX(h.shard, other);
@@ -181,7 +279,9 @@ int directory_put_end(struct directory *d, const struct put_end *p, struct put_r
     pthread_mutex_lock(&d->shards[low].lock);
     if (high != low)
         pthread_mutex_lock(&d->shards[high].lock);
+    usage_lock(d, tenant);
     int rc = put_end_locked(d, p, h, tenant, known ? &pending : NULL, out, err);
+    usage_unlock(d, tenant);
     if (high != low)
         pthread_mutex_unlock(&d->shards[high].lock);
     pthread_mutex_unlock(&d->shards[low].lock);

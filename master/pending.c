@@ -83,7 +83,7 @@ bool pending_has_key(struct pending_table *t, uint32_t tenant, struct mcfs_slice
         MCFS_LOCK_SCOPE(&s->lock);
         struct pending_put *p;
         for (size_t k = 0; s->table.count && (p = mcfs_table_next(&s->table, &k));)
-            if (p->tenant == tenant && p->start_mono_ms >= oldest_mono_ms &&
+            if (p->tenant == tenant && !p->discarded && p->start_mono_ms >= oldest_mono_ms &&
                 mcfs_slice_eq(mcfs_slice(p->key, p->key_len), key))
                 return true;
     }
@@ -102,7 +102,8 @@ bool pending_drop(struct pending_table *t, uint64_t version)
     return true;
 }
 
-uint32_t pending_expire(struct pending_table *t, int64_t before_mono_ms)
+uint32_t pending_expire(struct pending_table *t, int64_t discard_mono_ms, int64_t release_mono_ms,
+                        void (*fn)(const struct pending_put *p, void *arg), void *arg)
 {
     uint32_t dropped = 0;
     for (unsigned i = 0; i < STRIPES; i++) {
@@ -110,8 +111,11 @@ uint32_t pending_expire(struct pending_table *t, int64_t before_mono_ms)
         MCFS_LOCK_SCOPE(&s->lock);
         struct pending_put *p;
         for (size_t k = 0; (p = mcfs_table_next(&s->table, &k));) {
-            if (p->start_mono_ms >= before_mono_ms)
+            p->discarded |= p->start_mono_ms < discard_mono_ms;
+            if (p->start_mono_ms >= release_mono_ms)
                 continue;
+            if (fn)
+                fn(p, arg);
             mcfs_table_del(&s->table, p);
             free(p);
             dropped++;
@@ -121,12 +125,14 @@ uint32_t pending_expire(struct pending_table *t, int64_t before_mono_ms)
     return dropped;
 }
 
-uint64_t pending_count(struct pending_table *t)
+uint64_t pending_count(struct pending_table *t, bool discarded)
 {
     uint64_t count = 0;
     for (unsigned i = 0; i < STRIPES; i++) {
         MCFS_LOCK_SCOPE(&t->stripes[i].lock);
-        count += t->stripes[i].table.count;
+        const struct pending_put *p;
+        for (size_t k = 0; (p = mcfs_table_next(&t->stripes[i].table, &k));)
+            count += p->discarded == discarded;
     }
     return count;
 }

@@ -78,6 +78,8 @@ void record_delete(struct directory *d, struct key_hash h, uint32_t slot)
     record_drop_replicas(d, r);
     record_set_size(d, r, 0);
     lease_forget(d->leases, slot);
+    if (r->flags & RECORD_SOFT_PIN)
+        soft_pin_drop(d->soft_pins, slot);
     atomic_fetch_sub_explicit(&d->objects, 1, memory_order_relaxed);
     atomic_fetch_sub_explicit(&d->tenant_objects[r->tenant], 1, memory_order_relaxed);
     arena_free(d->keys, stripe(h.shard), r->key, r->key_len);
@@ -128,6 +130,45 @@ void record_set_inline(struct directory *d, struct record *r, uint32_t node, uin
     r->node = (uint16_t)node;
     r->generation = generation;
     count_node(d, node, 1);
+}
+
+struct mcfs_slice record_group(const struct directory *d, const struct record *r)
+{
+    const struct side *side = record_side(d, r);
+    return side && side->group_len
+               ? mcfs_slice((const char *)side + side->group_off, side->group_len)
+               : mcfs_slice("", 0);
+}
+
+uint32_t record_new_group(struct directory *d, struct key_hash h, struct mcfs_slice group)
+{
+    uint32_t bytes = (uint32_t)(sizeof(struct side) + group.len);
+    uint32_t block = arena_alloc(d->keys, stripe(h.shard), bytes);
+    if (!block)
+        return 0;
+    struct side *side = (struct side *)(void *)(d->key_base + (uint64_t)block * KEY_UNIT);
+    *side = (struct side){
+        .bytes = bytes, .group_len = (uint16_t)group.len, .group_off = sizeof(struct side)};
+    memcpy((char *)side + sizeof(*side), group.data, group.len);
+    return block;
+}
+
+void record_free_group(struct directory *d, struct key_hash h, uint32_t block)
+{
+    const struct side *side =
+        (const struct side *)(const void *)(d->key_base + (uint64_t)block * KEY_UNIT);
+    arena_free(d->keys, stripe(h.shard), block, side->bytes);
+}
+
+int record_set_soft_pin(struct directory *d, uint32_t slot, uint64_t ms)
+{
+    struct record *r = record_at(d, slot);
+    if (ms && soft_pin_set(d->soft_pins, slot, ms))
+        return -1;
+    if (!ms && r->flags & RECORD_SOFT_PIN)
+        soft_pin_drop(d->soft_pins, slot);
+    r->flags = (uint16_t)(ms ? r->flags | RECORD_SOFT_PIN : r->flags & ~RECORD_SOFT_PIN);
+    return 0;
 }
 
 /* Appends a replica to the side record, making or enlarging it. */

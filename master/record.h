@@ -12,8 +12,10 @@
 #include "master/arena.h"
 #include "master/directory.h"
 #include "master/gate.h"
+#include "master/group_lease.h"
 #include "master/intern.h"
 #include "master/lease.h"
+#include "master/soft_pin.h"
 #include "master/tree.h"
 
 #include <pthread.h>
@@ -23,11 +25,13 @@
 #define SLOT_MAX ((1u << SLOT_BITS) - 1)
 #define KEY_UNIT 8
 #define ARENA_STRIPES 64
+#define USAGE_LOCKS 64
 
 enum record_flag {
     RECORD_HARD_PIN = 1u << 0,
-    RECORD_ADOPTED = 1u << 1, /* not put since this master started: old leases on it are unknown */
-    RECORD_INLINE = 1u << 2,  /* `node` holds a LOCAL_DISK replica with id = version */
+    RECORD_ADOPTED = 1u << 1,  /* not put since this master started: old leases on it are unknown */
+    RECORD_INLINE = 1u << 2,   /* `node` holds a LOCAL_DISK replica with id = version */
+    RECORD_SOFT_PIN = 1u << 4, /* may have a soft pin */
     RECORD_UNCONFIRMED = 1u << 3, /* the inline replica comes from a snapshot, not from its node */
 };
 
@@ -89,6 +93,8 @@ struct directory {
     struct record *record_base;
     uint8_t *key_base;
     struct lease_table *leases;
+    struct group_leases *groups;
+    struct soft_pins *soft_pins;
     struct tree *tree;
     struct intern *tenants, *clients, *attrs;
     uint32_t *table; /* all shards' hash tables, see shard_table.h */
@@ -99,6 +105,10 @@ struct directory {
     _Atomic uint64_t node_objects[65536]; /* replicas by client number */
     _Atomic uint8_t node_generation[65536];
     _Atomic uint64_t *tenant_objects, *tenant_bytes; /* by tenant number */
+    _Atomic uint64_t *tenant_reserved;               /* bytes of puts that have not ended */
+    /* By tenant; taken behind shards and before the tree, where there are quotas: from the look at
+     * what a tenant has until the change is made. */
+    pthread_mutex_t usage_locks[USAGE_LOCKS];
     _Atomic uint64_t objects, object_bytes;
     _Atomic uint64_t lookups, puts, removes;
     int64_t started_mono_ms;
@@ -157,6 +167,17 @@ void record_delete(struct directory *d, struct key_hash h, uint32_t slot);
 
 /* Sets the size and keeps the sums right. */
 void record_set_size(struct directory *d, struct record *r, uint64_t size);
+
+/* The group that the object belongs to; empty when none. */
+struct mcfs_slice record_group(const struct directory *d, const struct record *r);
+
+/* A side block without replicas that names a group, for the record of a key; 0 without memory.  It
+ * becomes the record's by `side` once the record has none. */
+uint32_t record_new_group(struct directory *d, struct key_hash h, struct mcfs_slice group);
+void record_free_group(struct directory *d, struct key_hash h, uint32_t block);
+
+/* Pins the object softly for ms from now, 0: not any more; 0 or -1 without memory. */
+int record_set_soft_pin(struct directory *d, uint32_t slot, uint64_t ms);
 
 /* Makes the inline LOCAL_DISK replica the only one. */
 void record_set_inline(struct directory *d, struct record *r, uint32_t node, uint8_t generation);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "common/hash.h"
 #include "common/table.h"
-#include "master/master.h"
+#include "master/access.h"
 #include <mooncakefs/rpc_methods.h>
 
 #include <pthread.h>
@@ -32,6 +32,11 @@ struct method {
 #define REMOVE method_remove
 #define SET_ATTR method_set_attr
 #define SET_PIN method_set_pin
+#define GET_REPLICA_LIST_BY_REGEX method_get_replica_list_by_regex
+#define BATCH_REMOVE method_batch_remove
+#define REMOVE_BY_REGEX method_remove_by_regex
+#define REMOVE_ALL method_remove_all
+#define SET_SOFT_PIN method_set_soft_pin
 #define TENANTS method_tenants
 #define NODES method_nodes
 #define STATUS method_status
@@ -104,7 +109,8 @@ int service_handle(void *arg, struct mcfs_rpc_request *request, struct mcfs_erro
         return mcfs_fail(err, MCFS_INVALID_PARAMS, "no method '%.*s'",
                          (int)(request->method.len < 64 ? request->method.len : 64),
                          request->method.data);
-    if (restoring_wait(m->restoring, err))
+    if (access_check(m, method->name, method->params, request, err) ||
+        restoring_wait(m->restoring, err))
         return -1;
     /* These wait for a store, which may be far away, and touch no object: a checkpoint's fork must
      * not wait for them. */

@@ -12,6 +12,7 @@
 struct tenants {
     struct master *m;
     struct mcfs_buf *to;
+    const struct mcfs_rpc_key *key; /* only its tenants are shown */
     uint32_t count;
 };
 
@@ -19,6 +20,8 @@ static void put_tenant(struct mcfs_slice tenant, void *arg)
 {
     struct tenants *t = arg;
     uint64_t objects, bytes;
+    if (!mcfs_rpc_key_allows(t->key, tenant))
+        return;
     directory_tenant_stats(t->m->directory, tenant, &objects, &bytes);
     mp_put_array(t->to, 3);
     mp_put_str(t->to, tenant);
@@ -29,7 +32,7 @@ static void put_tenant(struct mcfs_slice tenant, void *arg)
 
 int method_tenants(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err)
 {
-    struct tenants t = {m, r->result, 0};
+    struct tenants t = {m, r->result, mcfs_rpc_conn_key(r->conn), 0};
     (void)err;
     size_t at = mp_begin_array(r->result);
     directory_tenants(m->directory, put_tenant, &t);
@@ -57,6 +60,7 @@ int method_status(struct master *m, struct mcfs_rpc_request *r, struct mcfs_erro
         {"object_bytes", (int64_t)s.object_bytes},
         {"directories", (int64_t)s.directories},
         {"pending_puts", (int64_t)s.pending_puts},
+        {"discarded_puts", (int64_t)s.discarded_puts},
         {"directory_memory_bytes", (int64_t)s.memory_bytes},
         {"leases_granted", (int64_t)s.leases_granted},
         {"recalls", (int64_t)s.recalls},

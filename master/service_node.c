@@ -23,7 +23,7 @@ int method_register(struct master *m, struct mcfs_rpc_request *r, struct mcfs_er
     copy_text(info.name, sizeof(info.name), name);
     copy_text(info.endpoint, sizeof(info.endpoint), endpoint);
     uint32_t number = directory_client(m->directory, info.id);
-    if (nodes_register(m->nodes, number, &info, r->conn, err))
+    if (nodes_register(m->nodes, number, &info, mcfs_rpc_conn_key(r->conn), r->conn, err))
         return -1;
     mcfs_rpc_conn_set_tag(r->conn, number);
     directory_inventory_begin(m->directory, number);
@@ -63,8 +63,8 @@ int method_inventory_items(struct master *m, struct mcfs_rpc_request *r, struct 
         struct mcfs_object o;
         if (!read_item(&r->params, &o))
             return bad_params(r, err);
-        int rc = 0;
-        if (!nodes_is_discarded(m->nodes, node, o.version))
+        int rc = mcfs_rpc_key_check(mcfs_rpc_conn_key(r->conn), o.tenant, err);
+        if (rc == 0 && !nodes_is_discarded(m->nodes, node, o.version))
             rc = directory_inventory_item(m->directory, node, generation, &o, err);
         if (rc < 0)
             return -1;

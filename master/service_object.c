@@ -25,9 +25,9 @@ static bool read_attr(struct mp_reader *p, struct mcfs_attr *attr)
            mp_read_u32_max(p, UINT32_MAX, &attr->gid) && mp_read_int(p, &attr->mtime_ns);
 }
 
-static void put_object(struct master *m, struct mcfs_buf *b, const struct object_view *v)
+void put_object(struct master *m, struct mcfs_buf *b, const struct object_view *v)
 {
-    mp_put_array(b, 11);
+    mp_put_array(b, 13);
     mp_put_uint(b, v->version);
     mp_put_uint(b, v->size);
     mp_put_uint(b, v->lease_ms);
@@ -54,6 +54,8 @@ static void put_object(struct master *m, struct mcfs_buf *b, const struct object
         mp_put_cstr(b, node.endpoint);
         mp_put_bool(b, r->connected);
     }
+    mp_put_uint(b, v->soft_pin_ms);
+    mp_put_str(b, mcfs_slice(v->group, v->group_len));
 }
 
 int method_get_replica_list(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err)
@@ -179,12 +181,40 @@ int method_lookup(struct master *m, struct mcfs_rpc_request *r, struct mcfs_erro
     return put_lookup(m, r->result, tenant, path, node, &view, err);
 }
 
+/* {soft_pin_ms, hard_pin, group}: what PutStart may say beside the key. */
+static bool read_config(struct mp_reader *p, struct put_start *to)
+{
+    uint32_t n;
+    if (!mp_read_map(p, &n))
+        return false;
+    for (uint32_t i = 0; i < n; i++) {
+        struct mcfs_slice name;
+        if (!mp_read_str(p, &name))
+            return false;
+        bool ok = false;
+        if (mcfs_slice_eq(name, MCFS_SLICE_LITERAL("soft_pin_ms"))) {
+            to->has_soft_pin = true;
+            to->soft_pin_ms = SOFT_PIN_DEFAULT;
+            ok = mp_peek(p) == MP_NIL ? mp_read_nil(p) : mp_read_uint(p, &to->soft_pin_ms);
+        } else if (mcfs_slice_eq(name, MCFS_SLICE_LITERAL("hard_pin"))) {
+            ok = mp_read_bool(p, &to->hard_pin);
+        } else if (mcfs_slice_eq(name, MCFS_SLICE_LITERAL("group"))) {
+            to->has_group = true;
+            ok = mp_read_raw(p, &to->group);
+        }
+        if (!ok)
+            return false;
+    }
+    return true;
+}
+
 int method_put_start(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err)
 {
     uint64_t session, version;
     struct put_start p = {0};
     if (!read_caller(&r->params, &session, &p.tenant) || !mp_read_raw(&r->params, &p.key) ||
-        !mp_read_uint(&r->params, &p.size) || !mp_read_bool(&r->params, &p.upsert))
+        !mp_read_uint(&r->params, &p.size) || !mp_read_bool(&r->params, &p.upsert) ||
+        (r->params_count > 5 && !read_config(&r->params, &p)))
         return bad_params(r, err);
     if (session_node(m, session, &p.client, err) ||
         directory_put_start(m->directory, &p, &version, err))
@@ -291,6 +321,21 @@ int method_set_attr(struct master *m, struct mcfs_rpc_request *r, struct mcfs_er
         return -1;
     mp_put_array(r->result, 4);
     put_attr(r->result, &attr);
+    return 0;
+}
+
+int method_set_soft_pin(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err)
+{
+    struct mcfs_slice tenant, key;
+    uint64_t ms = SOFT_PIN_DEFAULT;
+    struct mp_reader *p = &r->params;
+    if (!mp_read_raw(p, &tenant) || !mp_read_raw(p, &key) ||
+        !(mp_peek(p) == MP_NIL ? mp_read_nil(p) : mp_read_uint(p, &ms)))
+        return bad_params(r, err);
+    if (directory_set_soft_pin(m->directory, tenant, key, &ms, err))
+        return -1;
+    mp_put_array(r->result, 1);
+    mp_put_uint(r->result, ms);
     return 0;
 }
 

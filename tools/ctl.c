@@ -17,12 +17,20 @@ static const struct mcfs_flag flags[] = {
     {"mount", MCFS_FLAG_STRING, AT(mount), NULL, NULL, "mount point whose master is meant", 0},
     {"master", MCFS_FLAG_STRING, AT(master), NULL, "MOONCAKEFS_MASTER_ADDRESS",
      "the master's address: HOST:PORT or unix:PATH", 0},
+    {"auth_key_file", MCFS_FLAG_STRING, AT(auth_key_file), NULL, "MOONCAKEFS_AUTH_KEY_FILE",
+     "file whose first key is proven to master and nodes over TCP; a mount's own if not given", 0},
     {"tenant", MCFS_FLAG_STRING, AT(tenant), "default", NULL, "tenant of the keys", 0},
     {"timeout", MCFS_FLAG_DURATION, AT(timeout_ms), "10s", NULL, "time to wait for an answer",
      1000},
     {"json", MCFS_FLAG_BOOL, AT(json), "false", NULL, "print JSON", 0},
     {"physical", MCFS_FLAG_BOOL, AT(physical), "false", NULL, "locate: disk extents, too", 0},
     {"force", MCFS_FLAG_BOOL, AT(force), "false", NULL, "rm: pinned and leased objects, too", 0},
+    {"regex", MCFS_FLAG_BOOL, AT(regex), "false", NULL,
+     "rm, stat: the word is a regular expression over keys", 0},
+    {"soft", MCFS_FLAG_BOOL, AT(soft), "false", NULL,
+     "pin: only against eviction, as long as anything else can go", 0},
+    {"ttl", MCFS_FLAG_DURATION, AT(ttl_ms), "0", NULL,
+     "pin --soft: for how long; 0: as long as the master's default", 1000},
     {"store", MCFS_FLAG_STRING, AT(store), NULL, NULL,
      "snapshot, restore: a directory or s3://BUCKET/PREFIX instead of a master's", 0},
     {"cluster", MCFS_FLAG_STRING, AT(cluster), NULL, NULL,
@@ -50,10 +58,11 @@ static const struct command {
     {"status", "", "one screen: master, nodes, tiers, keys, snapshots, warnings", ctl_status},
     {"locate", "PATH|KEY", "from the key to file and offset (--physical: to the disk)", ctl_locate},
     {"ls", "[PREFIX]", "keys below a prefix", ctl_ls},
-    {"stat", "KEY", "what the master knows of an object", ctl_stat},
+    {"stat", "KEY", "what the master knows of an object, or (--regex) of all that a pattern finds",
+     ctl_stat},
     {"get", "KEY [FILE]", "read an object (to standard output)", ctl_get},
     {"put", "KEY FILE", "store a file as an object ('-': standard input)", ctl_put},
-    {"rm", "KEY...", "remove objects", ctl_rm},
+    {"rm", "KEY...", "remove objects, or (--regex) all that a pattern finds", ctl_rm},
     {"pin", "KEY...", "pin objects: neither evicted nor removed", ctl_pin},
     {"unpin", "KEY...", "unpin them", ctl_unpin},
     {"snapshot", "list|create|show|verify|diff|prune ...",
@@ -135,6 +144,9 @@ static int from_mount(struct ctl *c, const char *mount, struct mcfs_error *err)
         json_decref(config);
         return mcfs_fail(err, MCFS_INVALID_PARAMS, "%s is not a mooncakefs mount", mount);
     }
+    const char *keys = json_string_value(json_object_get(config, "auth_key_file"));
+    if (keys && !c->o.auth_key_file)
+        c->o.auth_key_file = strdup(keys);
     c->master_address = strdup(address);
     c->mount = strdup(mount);
     if (tenant && strcmp(c->o.tenant, MCFS_DEFAULT_TENANT) == 0) {
@@ -179,8 +191,10 @@ int ctl_connect(struct ctl *c, struct mcfs_error *err)
         return 0;
     if (!c->master_address && find_master(c, err))
         return -1;
-    struct mcfs_master_config config = {.address = c->master_address,
-                                        .timeout_ms = (uint32_t)c->o.timeout_ms};
+    if (c->o.auth_key_file && !c->keys && !(c->keys = mcfs_rpc_keys_load(c->o.auth_key_file, err)))
+        return -1;
+    struct mcfs_master_config config = {
+        .address = c->master_address, .keys = c->keys, .timeout_ms = (uint32_t)c->o.timeout_ms};
     c->tenant = mcfs_slice_str(c->o.tenant);
     c->master = mcfs_master_open(&config, err);
     return c->master ? 0 : -1;
@@ -300,6 +314,7 @@ int main(int argc, char **argv)
             fprintf(stderr, "mooncakefsctl: %s\n", err.msg);
     }
     mcfs_master_close(c.master);
+    mcfs_rpc_keys_free(c.keys);
     free(c.master_address);
     free(c.mount);
     mcfs_flags_free(flags, &c.o);

@@ -10,9 +10,9 @@
 #include <jansson.h>
 
 struct ctl_options {
-    char *mount, *master, *tenant, *store, *cluster, *backend, *fsdir;
-    bool json, physical, force, check, repair, help, version;
-    uint64_t timeout_ms, min_age_ms, bandwidth;
+    char *mount, *master, *tenant, *store, *cluster, *backend, *fsdir, *auth_key_file;
+    bool json, physical, force, check, repair, help, version, regex, soft;
+    uint64_t timeout_ms, min_age_ms, bandwidth, ttl_ms;
     uint32_t keep;
 };
 
@@ -22,6 +22,7 @@ struct ctl {
     char *master_address; /* never NULL once connected */
     struct mcfs_master *master;
     struct mcfs_slice tenant;
+    struct mcfs_rpc_keys *keys; /* NULL: none to prove */
 };
 
 #define EXIT_DONE 0
@@ -66,6 +67,8 @@ int ctl_stat(struct ctl *c, int argc, char **argv, struct mcfs_error *err);
 int ctl_get(struct ctl *c, int argc, char **argv, struct mcfs_error *err);
 int ctl_put(struct ctl *c, int argc, char **argv, struct mcfs_error *err);
 int ctl_rm(struct ctl *c, int argc, char **argv, struct mcfs_error *err);
+/* Removes what a pattern finds; the rest of `rm`. */
+int ctl_rm_matching(struct ctl *c, const char *pattern, struct mcfs_error *err);
 int ctl_pin(struct ctl *c, int argc, char **argv, struct mcfs_error *err);
 int ctl_unpin(struct ctl *c, int argc, char **argv, struct mcfs_error *err);
 int ctl_restore(struct ctl *c, int argc, char **argv, struct mcfs_error *err);

@@ -103,12 +103,13 @@ static json_t *object_json(struct ctl *c, struct mcfs_slice key, const struct mc
                       type_name(r->type), "node_id", r->node_id, "node", r->node_name, "endpoint",
                       r->endpoint, "size", (json_int_t)r->size, "connected", (int)r->connected));
     }
-    return json_pack("{s:o, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:o}", "key",
+    return json_pack("{s:o, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:I, s:o, s:o}", "key",
                      ctl_json_bytes(key), "tenant", c->o.tenant, "size", (json_int_t)o->size,
                      "version", (json_int_t)o->version, "shard", (json_int_t)o->shard, "mode",
                      (json_int_t)o->attr.mode, "uid", (json_int_t)o->attr.uid, "gid",
                      (json_int_t)o->attr.gid, "mtime_ns", (json_int_t)o->attr.mtime_ns, "hard_pin",
-                     (int)o->hard_pin, "replicas", replicas);
+                     (int)o->hard_pin, "soft_pin_ms", (json_int_t)o->soft_pin_ms, "group",
+                     ctl_json_bytes(mcfs_slice_str(o->group)), "replicas", replicas);
 }
 
 static void print_object(struct ctl *c, struct mcfs_slice key, const struct mcfs_master_object *o)
@@ -122,6 +123,10 @@ static void print_object(struct ctl *c, struct mcfs_slice key, const struct mcfs
            "\nsize       %" PRIu64 "\nmode       %04o %u:%u  %s%s\n",
            MCFS_SLICE_ARG(key), c->o.tenant, o->shard, o->version, o->size, o->attr.mode,
            o->attr.uid, o->attr.gid, when, o->hard_pin ? "  pinned" : "");
+    if (o->soft_pin_ms)
+        printf("soft pin   for another %s\n", ctl_age((int64_t)o->soft_pin_ms));
+    if (o->group[0])
+        printf("group      %s\n", o->group);
     for (uint32_t i = 0; i < o->replica_count; i++) {
         const struct mcfs_master_replica *r = &o->replicas[i];
         printf("replica    %s on %s (%s, %s)%s\n", type_name(r->type), r->node_name, r->node_id,
@@ -142,6 +147,38 @@ static int find_object(struct ctl *c, const char *word, char **key, struct mcfs_
     return mcfs_master_get(c->master, c->tenant, *slice, o, NULL, err);
 }
 
+struct found {
+    struct ctl *c;
+    json_t *json; /* NULL: for people */
+};
+
+static void stat_one(struct mcfs_slice key, const struct mcfs_master_object *o, void *arg)
+{
+    struct found *f = arg;
+    if (f->json)
+        json_array_append_new(f->json, object_json(f->c, key, o));
+    else
+        print_object(f->c, key, o);
+}
+
+static int stat_matching(struct ctl *c, const char *pattern, struct mcfs_error *err)
+{
+    uint64_t cursor = 0;
+    if (ctl_connect(c, err))
+        return EXIT_FAILED;
+    struct found f = {c, c->o.json ? json_array() : NULL};
+    do {
+        if (mcfs_master_get_matching(c->master, c->tenant, mcfs_slice_str(pattern), &cursor,
+                                     stat_one, &f, NULL, err)) {
+            json_decref(f.json);
+            return EXIT_FAILED;
+        }
+    } while (cursor);
+    if (f.json)
+        ctl_print_json(f.json);
+    return EXIT_DONE;
+}
+
 int ctl_stat(struct ctl *c, int argc, char **argv, struct mcfs_error *err)
 {
     _cleanup_free_ char *key = NULL;
@@ -149,6 +186,8 @@ int ctl_stat(struct ctl *c, int argc, char **argv, struct mcfs_error *err)
     struct mcfs_master_object o = {0};
     if (argc != 1)
         return EXIT_USAGE;
+    if (c->o.regex)
+        return stat_matching(c, argv[0], err);
     if (find_object(c, argv[0], &key, &slice, &o, err))
         return EXIT_FAILED;
     if (c->o.json)
@@ -163,7 +202,8 @@ static int ask_node(struct ctl *c, const char *endpoint, const char *method,
                     const struct mcfs_buf *params, struct mcfs_rpc_reply *reply,
                     struct mcfs_error *err)
 {
-    struct mcfs_rpc_client *node = mcfs_rpc_client_new(endpoint, (uint32_t)c->o.timeout_ms, err);
+    struct mcfs_rpc_client *node =
+        mcfs_rpc_client_new(endpoint, c->keys, (uint32_t)c->o.timeout_ms, err);
     if (!node)
         return -1;
     int rc = mcfs_rpc_call(node, method, params, reply, NULL, err);
@@ -378,7 +418,7 @@ int ctl_put(struct ctl *c, int argc, char **argv, struct mcfs_error *err)
         return EXIT_FAILED;
     }
     struct mcfs_rpc_client *node =
-        mcfs_rpc_client_new(where.endpoint, (uint32_t)c->o.timeout_ms, err);
+        mcfs_rpc_client_new(where.endpoint, c->keys, (uint32_t)c->o.timeout_ms, err);
     if (!node)
         return EXIT_FAILED;
     int rc = put_on(c, node, mcfs_slice_str(argv[0]), from, &size, &version, err);
@@ -397,8 +437,10 @@ int ctl_put(struct ctl *c, int argc, char **argv, struct mcfs_error *err)
 int ctl_rm(struct ctl *c, int argc, char **argv, struct mcfs_error *err)
 {
     struct mcfs_master_node where;
-    if (argc < 1)
+    if (argc < 1 || (c->o.regex && argc != 1))
         return EXIT_USAGE;
+    if (c->o.regex)
+        return ctl_rm_matching(c, argv[0], err);
     for (int i = 0; i < argc; i++) {
         size_t len;
         _cleanup_free_ char *key = ctl_key(c, argv[i], &len);
@@ -417,6 +459,16 @@ int ctl_rm(struct ctl *c, int argc, char **argv, struct mcfs_error *err)
     return EXIT_DONE;
 }
 
+/* Unpinning ends both kinds of pin. */
+static int set_pin(struct ctl *c, struct mcfs_slice key, bool pin, struct mcfs_error *err)
+{
+    const uint64_t zero = 0;
+    const uint64_t *ms = !pin ? &zero : c->o.ttl_ms ? &c->o.ttl_ms : NULL;
+    if ((!pin || c->o.soft) && mcfs_master_set_soft_pin(c->master, c->tenant, key, ms, NULL, err))
+        return -1;
+    return pin && c->o.soft ? 0 : mcfs_master_set_pin(c->master, c->tenant, key, pin, NULL, err);
+}
+
 static int set_pins(struct ctl *c, int argc, char **argv, bool pin, struct mcfs_error *err)
 {
     if (argc < 1)
@@ -424,8 +476,7 @@ static int set_pins(struct ctl *c, int argc, char **argv, bool pin, struct mcfs_
     for (int i = 0; i < argc; i++) {
         size_t len;
         _cleanup_free_ char *key = ctl_key(c, argv[i], &len);
-        if (ctl_connect(c, err) ||
-            mcfs_master_set_pin(c->master, c->tenant, mcfs_slice(key, len), pin, NULL, err))
+        if (ctl_connect(c, err) || set_pin(c, mcfs_slice(key, len), pin, err))
             return EXIT_FAILED;
     }
     return EXIT_DONE;

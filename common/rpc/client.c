@@ -4,6 +4,7 @@
 #include "common/cleanup.h"
 #include "common/clock.h"
 #include "common/rpc/address.h"
+#include "common/rpc/auth.h"
 
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -20,6 +21,7 @@
 
 struct mcfs_rpc_client {
     char *address;
+    const struct mcfs_rpc_keys *keys;
     uint32_t timeout_ms;
     pthread_mutex_t lock; /* guards idle, idle_count, next_id */
     int idle[IDLE_MAX];
@@ -75,8 +77,8 @@ static int wait_for(int fd, short events, int64_t deadline_ms, const struct mcfs
     }
 }
 
-int mcfs_rpc_connect(const char *address, int64_t deadline_ms, const struct mcfs_cancel *cancel,
-                     struct mcfs_error *err)
+int mcfs_rpc_connect(const char *address, const struct mcfs_rpc_keys *keys, int64_t deadline_ms,
+                     const struct mcfs_cancel *cancel, struct mcfs_error *err)
 {
     struct rpc_address a;
     if (rpc_address_parse(address, &a, err))
@@ -98,6 +100,9 @@ int mcfs_rpc_connect(const char *address, int64_t deadline_ms, const struct mcfs
     int one = 1;
     if (a.addr.ss_family != AF_UNIX)
         setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+    if (keys && a.addr.ss_family != AF_UNIX &&
+        rpc_auth_prove(fd, address, keys, deadline_ms, cancel, err))
+        return -1;
     return mcfs_steal_fd(&fd);
 }
 
@@ -184,8 +189,8 @@ void mcfs_rpc_reply_free(struct mcfs_rpc_reply *reply)
     mcfs_rpc_stream_free(&reply->stream);
 }
 
-struct mcfs_rpc_client *mcfs_rpc_client_new(const char *address, uint32_t timeout_ms,
-                                            struct mcfs_error *err)
+struct mcfs_rpc_client *mcfs_rpc_client_new(const char *address, const struct mcfs_rpc_keys *keys,
+                                            uint32_t timeout_ms, struct mcfs_error *err)
 {
     struct rpc_address a;
     if (rpc_address_parse(address, &a, err))
@@ -196,6 +201,7 @@ struct mcfs_rpc_client *mcfs_rpc_client_new(const char *address, uint32_t timeou
         mcfs_fail_errno(err, ENOMEM, "%s", address);
         return NULL;
     }
+    c->keys = keys;
     c->timeout_ms = timeout_ms;
     pthread_mutex_init(&c->lock, NULL);
     return c;
@@ -281,7 +287,7 @@ int mcfs_rpc_call(struct mcfs_rpc_client *c, const char *method, const struct mc
         int fd = take_idle(c, &msgid);
         bool pooled = fd >= 0;
         if (!pooled)
-            fd = mcfs_rpc_connect(c->address, deadline, cancel, &last);
+            fd = mcfs_rpc_connect(c->address, c->keys, deadline, cancel, &last);
         int rc = -1;
         if (fd >= 0) {
             mcfs_buf_reset(&frame);
@@ -309,6 +315,11 @@ int mcfs_rpc_call(struct mcfs_rpc_client *c, const char *method, const struct mc
         }
         if (rc < 0 && last.errnum == EINTR)
             return mcfs_fail_errno(err, EINTR, "%s", method);
+        if (fd < 0 && last.code == MCFS_ILLEGAL_CLIENT) { /* asking again will not help */
+            if (err)
+                *err = last;
+            return -1;
+        }
         if (pooled && rc < 0)
             continue; /* a connection that died while idle says nothing about the peer */
         if (mcfs_mono_ms() + pause_ms >= deadline)

@@ -161,6 +161,7 @@ void mcfs_rpc_conn_unref(struct mcfs_rpc_conn *c)
         return;
     conn_shut(c);
     mcfs_buf_free(&c->in);
+    free(c->auth);
     if (c->fd >= 0)
         close(c->fd);
     pthread_mutex_destroy(&c->out_lock);
@@ -182,6 +183,11 @@ int mcfs_rpc_conn_notify(struct mcfs_rpc_conn *c, const char *method, const stru
             return -1;
     }
     return conn_send(c, b.data, b.len, NULL);
+}
+
+const struct mcfs_rpc_key *mcfs_rpc_conn_key(const struct mcfs_rpc_conn *c)
+{
+    return c->key;
 }
 
 void mcfs_rpc_conn_set_tag(struct mcfs_rpc_conn *c, uint64_t tag)

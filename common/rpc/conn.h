@@ -8,6 +8,7 @@
  * of memory and file runs.
  */
 
+#include "common/rpc/auth.h"
 #include "common/rpc/rpc.h"
 
 #include <pthread.h>
@@ -29,6 +30,8 @@ struct mcfs_rpc_conn {
     /* Loop thread only. */
     struct mcfs_buf in;
     struct mp_scan scan;
+    struct rpc_auth *auth; /* until the caller has proven a key; NULL: needs none any more */
+    const struct mcfs_rpc_key *key;    /* that it has proven, or NULL */
     struct mcfs_rpc_conn *prev, *next; /* all connections of the loop */
 
     pthread_mutex_t out_lock; /* guards what follows; innermost lock */

@@ -10,6 +10,9 @@
  *
  * Addresses are "HOST:PORT" ("[v6]:PORT") or "unix:PATH".
  *
+ * Where a server has keys (keys.h), a TCP connection begins with a handshake (auth.h); Unix sockets
+ * are guarded by the file system.
+ *
  * Server: one event loop per thread.  Frames are decoded where they were received, all requests
  * that are there are answered in order into one buffer, and the buffer goes out with one system
  * call.  A peer that does not read its answers is not read from either, so no queue grows without
@@ -25,6 +28,7 @@
 
 #include "common/buf.h"
 #include "common/mp.h"
+#include "common/rpc/keys.h"
 #include <mooncakefs/error.h>
 #include <mooncakefs/object.h>
 
@@ -62,9 +66,11 @@ struct mcfs_rpc_server_config {
     mcfs_rpc_handler_fn handler;
     void (*disconnected)(void *arg, struct mcfs_rpc_conn *conn); /* may be NULL */
     void *arg;
-    uint32_t threads;         /* event loops; at least 1 */
-    uint32_t connections_max; /* 0: 60,000 */
-    uint32_t frame_max;       /* bytes; 0: MCFS_RPC_FRAME_MAX */
+    uint32_t threads;                 /* event loops; at least 1 */
+    uint32_t connections_max;         /* 0: 60,000 */
+    uint32_t frame_max;               /* bytes; 0: MCFS_RPC_FRAME_MAX */
+    const struct mcfs_rpc_keys *keys; /* TCP callers must prove one; NULL: none.  Outlives the
+                                         server. */
     uint32_t unix_send_bytes; /* buffer of a Unix socket, which does not grow as TCP's does; 0: as
                                  it is */
 };
@@ -99,6 +105,9 @@ void mcfs_rpc_conn_unref(struct mcfs_rpc_conn *c);
 int mcfs_rpc_conn_notify(struct mcfs_rpc_conn *c, const char *method,
                          const struct mcfs_buf *params);
 
+/* The key that the caller has proven, for use in handlers; NULL on a connection that needs none. */
+const struct mcfs_rpc_key *mcfs_rpc_conn_key(const struct mcfs_rpc_conn *c);
+
 /* Owner's mark on a connection (0 at first); for use in loop threads and `disconnected`. */
 void mcfs_rpc_conn_set_tag(struct mcfs_rpc_conn *c, uint64_t tag);
 uint64_t mcfs_rpc_conn_tag(const struct mcfs_rpc_conn *c);
@@ -125,9 +134,11 @@ int mcfs_cancel_init(struct mcfs_cancel *c);
 void mcfs_cancel_set(struct mcfs_cancel *c);
 void mcfs_cancel_free(struct mcfs_cancel *c);
 
-/* Connects within deadline_ms (mcfs_mono_ms() time); returns a blocking descriptor or -1. */
-int mcfs_rpc_connect(const char *address, int64_t deadline_ms, const struct mcfs_cancel *cancel,
-                     struct mcfs_error *err);
+/* Connects within deadline_ms (mcfs_mono_ms() time), and over TCP proves the first of the keys
+ * (NULL: none); returns a blocking descriptor or -1.  ILLEGAL_CLIENT: the two sides' keys differ.
+ */
+int mcfs_rpc_connect(const char *address, const struct mcfs_rpc_keys *keys, int64_t deadline_ms,
+                     const struct mcfs_cancel *cancel, struct mcfs_error *err);
 
 /* Sends one whole buffer. */
 int mcfs_rpc_send(int fd, const void *data, size_t len, int64_t deadline_ms,
@@ -180,15 +191,15 @@ void mcfs_rpc_reply_free(struct mcfs_rpc_reply *reply);
 #define _cleanup_reply_ __attribute__((cleanup(mcfs_rpc_reply_free)))
 
 /* A pool of connections to one address; connects on first use.  timeout_ms bounds each call,
- * retries included. */
-struct mcfs_rpc_client *mcfs_rpc_client_new(const char *address, uint32_t timeout_ms,
-                                            struct mcfs_error *err);
+ * retries included.  keys (or NULL) outlive the pool. */
+struct mcfs_rpc_client *mcfs_rpc_client_new(const char *address, const struct mcfs_rpc_keys *keys,
+                                            uint32_t timeout_ms, struct mcfs_error *err);
 void mcfs_rpc_client_free(struct mcfs_rpc_client *c);
 const char *mcfs_rpc_client_address(const struct mcfs_rpc_client *c);
 
 /* Calls a method with an encoded params array and waits for its answer.  Errors: what the server
- * said; RPC_FAIL (EIO) when the peer could not be reached or asked within the timeout; EINTR when
- * cancelled (cancel may be NULL).  Any thread. */
+ * said; ILLEGAL_CLIENT when the two sides' keys differ; RPC_FAIL (EIO) when the peer could not be
+ * reached or asked within the timeout; EINTR when cancelled (cancel may be NULL).  Any thread. */
 int mcfs_rpc_call(struct mcfs_rpc_client *c, const char *method, const struct mcfs_buf *params,
                   struct mcfs_rpc_reply *reply, const struct mcfs_cancel *cancel,
                   struct mcfs_error *err);

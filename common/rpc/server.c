@@ -2,11 +2,14 @@
 #include "common/rpc/rpc.h"
 
 #include "common/cleanup.h"
+#include "common/clock.h"
 #include "common/log.h"
 #include "common/rpc/address.h"
+#include "common/rpc/auth.h"
 #include "common/rpc/conn.h"
 
 #include <fcntl.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
@@ -17,6 +20,8 @@
 #define LISTENERS_MAX 8
 #define RECEIVE_BYTES (256u << 10) /* taken from one connection before the next has its turn */
 #define EVENTS_MAX 64
+#define SWEEP_MS 500           /* between looks for connections that do not prove a key */
+#define COMPLAINTS_PER_S 10    /* about such connections; more are counted */
 #define REPLY_FLUSH (1u << 20) /* answers gathered before they are sent */
 
 struct loop {
@@ -47,6 +52,9 @@ struct mcfs_rpc_server {
     atomic_uint next_loop;
     atomic_uint connections;
     atomic_bool stopping;
+    pthread_mutex_t complaints_lock; /* guards what follows */
+    int64_t complaints_second;
+    unsigned complaints;
 };
 
 struct mcfs_rpc_server *mcfs_rpc_server_new(const struct mcfs_rpc_server_config *config,
@@ -59,6 +67,7 @@ struct mcfs_rpc_server *mcfs_rpc_server_new(const struct mcfs_rpc_server_config 
         return NULL;
     }
     s->config = *config;
+    pthread_mutex_init(&s->complaints_lock, NULL);
     if (!s->config.threads)
         s->config.threads = 1;
     if (!s->config.connections_max)
@@ -132,6 +141,31 @@ int mcfs_rpc_server_listen(struct mcfs_rpc_server *s, const char *address, uint1
     return 0;
 }
 
+/* Tells the log of a caller that was turned away, with its address; a flood of them does not fill
+ * it. */
+static void complain(struct mcfs_rpc_server *s, int fd, const char *what)
+{
+    struct sockaddr_storage addr;
+    socklen_t len = sizeof(addr);
+    char host[128] = "?", port[16] = "?";
+    int64_t second = mcfs_mono_ms() / 1000;
+    {
+        MCFS_LOCK_SCOPE(&s->complaints_lock);
+        if (s->complaints_second != second) {
+            if (s->complaints > COMPLAINTS_PER_S)
+                mcfs_warning("%u more callers were turned away", s->complaints - COMPLAINTS_PER_S);
+            s->complaints_second = second;
+            s->complaints = 0;
+        }
+        if (++s->complaints > COMPLAINTS_PER_S)
+            return;
+    }
+    if (getpeername(fd, (struct sockaddr *)&addr, &len) == 0)
+        getnameinfo((struct sockaddr *)&addr, len, host, sizeof(host), port, sizeof(port),
+                    NI_NUMERICHOST | NI_NUMERICSERV);
+    mcfs_warning("caller %s:%s turned away: %s", host, port, what);
+}
+
 static void drop_conn(struct loop *l, struct mcfs_rpc_conn *c)
 {
     {
@@ -163,13 +197,15 @@ static void set_send_buffer(int fd, uint32_t bytes)
         setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &size, sizeof(size));
 }
 
-static void accept_one(struct mcfs_rpc_server *s, int fd)
+static void accept_one(struct mcfs_rpc_server *s, int fd, bool needs_key)
 {
     int one = 1;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one)); /* no effect on Unix sockets */
     set_send_buffer(fd, s->config.unix_send_bytes);
     struct mcfs_rpc_conn *c = calloc(1, sizeof(*c));
-    if (!c || atomic_load(&s->connections) >= s->config.connections_max) {
+    struct rpc_auth *auth = needs_key && c ? calloc(1, sizeof(*auth)) : NULL;
+    if (!c || (needs_key && !auth) || atomic_load(&s->connections) >= s->config.connections_max) {
+        free(auth);
         free(c);
         close(fd);
         return;
@@ -178,6 +214,9 @@ static void accept_one(struct mcfs_rpc_server *s, int fd)
     c->fd = fd;
     c->epoll_fd = l->epoll_fd;
     c->events = EPOLLIN;
+    c->auth = auth;
+    if (auth)
+        auth->deadline_ms = mcfs_mono_ms() + AUTH_TIMEOUT_MS;
     atomic_init(&c->refs, 1);
     pthread_mutex_init(&c->out_lock, NULL);
     atomic_fetch_add(&s->connections, 1);
@@ -193,12 +232,12 @@ static void accept_one(struct mcfs_rpc_server *s, int fd)
         mcfs_warning("epoll: %s", strerror(errno));
 }
 
-static void accept_all(struct mcfs_rpc_server *s, int listener)
+static void accept_all(struct mcfs_rpc_server *s, const struct listener *listener)
 {
     for (;;) {
-        int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        int fd = accept4(listener->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd >= 0) {
-            accept_one(s, fd);
+            accept_one(s, fd, s->config.keys && !listener->path);
         } else if (errno == EMFILE || errno == ENFILE || errno == ENOMEM) {
             /* Out of descriptors: the backlog waits; without a pause the loop would spin on it. */
             usleep(10000);
@@ -216,6 +255,32 @@ static void put_error(struct mcfs_buf *b, const struct mcfs_error *e)
     mp_put_int(b, e->errnum);
     mp_put_cstr(b, e->msg);
     mp_put_nil(b);
+}
+
+static bool is_hello(const struct mcfs_rpc_message *m)
+{
+    return mcfs_slice_eq(m->method, MCFS_SLICE_LITERAL(AUTH_HELLO));
+}
+
+/* What a caller says before it is proven; or the beginning of a handshake that is not needed. */
+static int authenticate(struct mcfs_rpc_server *s, struct mcfs_rpc_conn *c,
+                        struct mcfs_rpc_request *r, struct mcfs_error *err)
+{
+    if (!c->auth)
+        return mcfs_fail(err, MCFS_ILLEGAL_CLIENT, "%s",
+                         s->config.keys ? "the handshake is over"
+                                        : "this server has no auth_key_file");
+    if (rpc_auth_step(c->auth, s->config.keys, r->method, &r->params, r->params_count, r->result,
+                      err)) {
+        complain(s, c->fd, err->msg);
+        return -1;
+    }
+    if (c->auth->done) {
+        c->key = c->auth->key;
+        free(c->auth);
+        c->auth = NULL;
+    }
+    return 0;
 }
 
 /* Answers one request into the loop's reply buffer.  Returns -1 when the connection must end. */
@@ -236,11 +301,13 @@ static int answer(struct loop *l, struct mcfs_rpc_conn *c, const struct mcfs_rpc
     }
     size_t at = l->reply.len;
     mp_put_nil(&l->reply);
-    int rc = s->config.handler(s->config.arg, &r, &e);
+    int rc = c->auth || is_hello(m) ? authenticate(s, c, &r, &e)
+                                    : s->config.handler(s->config.arg, &r, &e);
+    bool refused = rc && c->auth;
     atomic_fetch_add_explicit(&l->requests, 1, memory_order_relaxed);
     if (m->kind == 2) {
         l->reply.len = at;
-        return 0;
+        return refused ? -1 : 0;
     }
     if (rc == 0 && l->reply.failed) {
         mcfs_buf_free(&l->reply);
@@ -250,6 +317,8 @@ static int answer(struct loop *l, struct mcfs_rpc_conn *c, const struct mcfs_rpc
         l->reply.len = at;
         put_error(&l->reply, &e);
     }
+    if (refused)
+        return -1; /* its caller sends the answer first */
     if (r.file.fd >= 0) {
         rc = conn_send(c, l->reply.data, l->reply.len, &r.file);
         mcfs_buf_reset(&l->reply);
@@ -274,11 +343,15 @@ static int answer_all(struct loop *l, struct mcfs_rpc_conn *c, const uint8_t *da
     *taken = 0;
     while (*taken < len) {
         struct mcfs_rpc_message m;
-        int64_t n = mp_scan(&c->scan, data + *taken, len - *taken, l->server->config.frame_max);
+        int64_t n = mp_scan(&c->scan, data + *taken, len - *taken,
+                            c->auth ? AUTH_FRAME_MAX : l->server->config.frame_max);
         if (n == 0)
             break;
-        if (n < 0 || mcfs_rpc_parse(data + *taken, (size_t)n, &m) || m.kind == 1)
+        if (n < 0 || mcfs_rpc_parse(data + *taken, (size_t)n, &m) || m.kind == 1) {
+            if (c->auth)
+                complain(l->server, c->fd, "what it sent is no handshake");
             return -1;
+        }
         c->scan = (struct mp_scan){0};
         *taken += (size_t)n;
         if (answer(l, c, &m) || (l->reply.len > REPLY_FLUSH && send_replies(l, c)))
@@ -294,10 +367,13 @@ static int on_readable(struct loop *l, struct mcfs_rpc_conn *c)
     if (!to)
         return -1;
     ssize_t n = recv(c->fd, to, RECEIVE_BYTES, MSG_DONTWAIT);
-    if (n < 0)
-        return errno == EAGAIN || errno == EINTR ? 0 : -1;
-    if (n == 0)
+    if (n < 0 && (errno == EAGAIN || errno == EINTR))
+        return 0;
+    if (n <= 0) {
+        if (c->auth)
+            complain(l->server, c->fd, "it left in the middle of the handshake");
         return -1;
+    }
     const uint8_t *data = to;
     size_t len = (size_t)n, taken;
     if (pieces) {
@@ -321,20 +397,44 @@ static int on_readable(struct loop *l, struct mcfs_rpc_conn *c)
     return c->in.failed ? -1 : send_replies(l, c);
 }
 
+/* Ends the connections that have not proven a key in time. */
+static void sweep(struct loop *l)
+{
+    int64_t now = mcfs_mono_ms();
+    for (;;) {
+        struct mcfs_rpc_conn *late;
+        {
+            MCFS_LOCK_SCOPE(&l->conns_lock);
+            late = l->conns;
+            while (late && !(late->auth && late->auth->deadline_ms <= now))
+                late = late->next;
+        }
+        if (!late)
+            return;
+        complain(l->server, late->fd, "it did not finish the handshake in time");
+        drop_conn(l, late);
+    }
+}
+
 static void *loop_main(void *arg)
 {
     struct loop *l = arg;
     struct mcfs_rpc_server *s = l->server;
     struct epoll_event events[EVENTS_MAX];
+    int64_t next_sweep_ms = 0;
     while (!atomic_load(&s->stopping)) {
-        int n = epoll_wait(l->epoll_fd, events, EVENTS_MAX, -1);
+        if (s->config.keys && mcfs_mono_ms() >= next_sweep_ms) {
+            sweep(l);
+            next_sweep_ms = mcfs_mono_ms() + SWEEP_MS;
+        }
+        int n = epoll_wait(l->epoll_fd, events, EVENTS_MAX, s->config.keys ? SWEEP_MS : -1);
         for (int i = 0; i < n; i++) {
             struct listener *listener = NULL;
             for (unsigned k = 0; k < s->listener_count; k++)
                 if (events[i].data.ptr == &s->listeners[k])
                     listener = &s->listeners[k];
             if (listener) {
-                accept_all(s, listener->fd);
+                accept_all(s, listener);
                 continue;
             }
             struct mcfs_rpc_conn *c = events[i].data.ptr;
@@ -408,6 +508,7 @@ void mcfs_rpc_server_stop(struct mcfs_rpc_server *s)
         free(l->path);
     }
     free(s->loops);
+    pthread_mutex_destroy(&s->complaints_lock);
     free(s);
 }
 

@@ -202,7 +202,8 @@ static int rename_locked(struct node *n, struct mcfs_slice tenant, struct mcfs_s
     struct mcfs_master_object object;
     uint64_t version;
     if (mcfs_master_get(n->master, tenant, from, &object, cancel, err) ||
-        mcfs_master_put_start(n->master, tenant, to, object.size, true, &version, cancel, err))
+        /* No bytes are added: the master makes the room that they take out of what goes. */
+        mcfs_master_put_start(n->master, tenant, to, 0, true, &version, cancel, err))
         return -1;
     out->from_version = object.version;
     if (n->ops->rekey(n->store, tenant, from, object.version, to, version, err)) {

@@ -19,6 +19,7 @@
 struct stage {
     uint64_t number; /* 0: free */
     int fd;
+    const struct mcfs_rpc_key *key; /* of the caller that opened it */
     char *path;
     int64_t used_ms;
 };
@@ -80,6 +81,8 @@ static int read_replica(struct node *n, struct mcfs_rpc_request *r, struct mcfs_
         !mp_read_uint(&r->params, &version) || !mp_read_uint(&r->params, &off) ||
         !mp_read_uint(&r->params, &len) || len > READ_MAX)
         return bad_params(r, err);
+    if (mcfs_rpc_key_check(mcfs_rpc_conn_key(r->conn), tenant, err))
+        return -1;
     struct replica_reader *reader = node_reader_open_stored(n, tenant, key, version, err);
     if (!reader)
         return -1;
@@ -122,6 +125,7 @@ static int stage_open(struct data_server *d, struct mcfs_rpc_request *r, struct 
         return -1;
     }
     s->number = d->next++;
+    s->key = mcfs_rpc_conn_key(r->conn);
     s->used_ms = now;
     mp_put_array(r->result, 1);
     mp_put_uint(r->result, s->number);
@@ -129,10 +133,13 @@ static int stage_open(struct data_server *d, struct mcfs_rpc_request *r, struct 
 }
 
 /* The caller holds the lock. */
-static struct stage *find_stage(struct data_server *d, uint64_t number, struct mcfs_error *err)
+static struct stage *find_stage(struct data_server *d, uint64_t number,
+                                const struct mcfs_rpc_request *r, struct mcfs_error *err)
 {
+    const struct mcfs_rpc_key *key = mcfs_rpc_conn_key(r->conn);
     for (unsigned i = 0; i < STAGES_MAX; i++)
-        if (number && d->stages[i].number == number) {
+        if (number && d->stages[i].number == number &&
+            (!mcfs_rpc_key_is_bound(key) || d->stages[i].key == key)) {
             d->stages[i].used_ms = mcfs_mono_ms();
             return &d->stages[i];
         }
@@ -148,7 +155,7 @@ static int stage_write(struct data_server *d, struct mcfs_rpc_request *r, struct
         !mp_read_bin(&r->params, &bytes) || off >> 48)
         return bad_params(r, err);
     MCFS_LOCK_SCOPE(&d->lock);
-    struct stage *s = find_stage(d, number, err);
+    struct stage *s = find_stage(d, number, r, err);
     if (!s)
         return -1;
     if (mcfs_pwrite_full(s->fd, bytes.data, bytes.len, off))
@@ -182,9 +189,11 @@ static int stage_commit(struct data_server *d, struct mcfs_rpc_request *r, struc
     if (!mp_read_uint(&r->params, &number) || !mp_read_raw(&r->params, &p.tenant) ||
         !mp_read_raw(&r->params, &p.key) || !mp_read_uint(&r->params, &p.size))
         return bad_params(r, err);
+    if (mcfs_rpc_key_check(mcfs_rpc_conn_key(r->conn), p.tenant, err))
+        return -1;
     {
         MCFS_LOCK_SCOPE(&d->lock);
-        struct stage *s = find_stage(d, number, err);
+        struct stage *s = find_stage(d, number, r, err);
         if (!s)
             return -1;
         mine = *s;
@@ -214,6 +223,8 @@ static int remove_key(struct node *n, struct mcfs_rpc_request *r, struct mcfs_er
     if (!mp_read_raw(&r->params, &tenant) || !mp_read_raw(&r->params, &key) ||
         !mp_read_bool(&r->params, &force))
         return bad_params(r, err);
+    if (mcfs_rpc_key_check(mcfs_rpc_conn_key(r->conn), tenant, err))
+        return -1;
     uint64_t old = current_version(n, tenant, key);
     if (node_remove(n, tenant, key, force, NULL, err))
         return -1;
@@ -230,6 +241,8 @@ static int locate(struct node *n, struct mcfs_rpc_request *r, struct mcfs_error 
     if (!mp_read_raw(&r->params, &tenant) || !mp_read_raw(&r->params, &key) ||
         !mp_read_uint(&r->params, &version))
         return bad_params(r, err);
+    if (mcfs_rpc_key_check(mcfs_rpc_conn_key(r->conn), tenant, err))
+        return -1;
     if (n->ops->locate(n->store, tenant, key, version, &place, err))
         return -1;
     _cleanup_buf_ struct mcfs_buf path = MCFS_BUF_INIT;

@@ -165,7 +165,8 @@ static int exchange_locked(struct node *n, struct intent *x, uint64_t first[2],
             return -1;
     for (unsigned i = 0; i < 2; i++) {
         x->side[i].version = object[i].version;
-        if (mcfs_master_put_start(n->master, x->tenant, x->side[!i].key, object[i].size, true,
+        /* What was there is there, so nothing is set aside for it. */
+        if (mcfs_master_put_start(n->master, x->tenant, x->side[!i].key, 0, true,
                                   &x->side[i].new_version, cancel, err))
             return -1;
     }

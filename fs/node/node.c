@@ -113,11 +113,27 @@ static int open_store(struct node *n, struct mcfs_error *err)
     return 0;
 }
 
+/* Where peers reach what listens there: an address that means every address of this machine is no
+ * place to connect to from another, so its name stands for it. */
+static char *reachable(const char *listen, uint16_t port)
+{
+    char name[256] = "";
+    char *endpoint;
+    const char *colon = strrchr(listen, ':');
+    int len = (int)(colon - listen);
+    bool any = (len == 7 && memcmp(listen, "0.0.0.0", 7) == 0) ||
+               (len == 4 && memcmp(listen, "[::]", 4) == 0);
+    if (any && gethostname(name, sizeof(name) - 1) == 0)
+        return asprintf(&endpoint, "%s:%u", name, port) < 0 ? NULL : endpoint;
+    return asprintf(&endpoint, "%.*s:%u", len, listen, port) < 0 ? NULL : endpoint;
+}
+
 /* Listens, so that the endpoint is known; serves only once there is a master to ask. */
 static int listen_for_data(struct node *n, struct mcfs_error *err)
 {
     struct mcfs_rpc_server_config config = {.handler = data_server_handle,
                                             .arg = n,
+                                            .keys = n->keys,
                                             .threads = 4,
                                             .connections_max = 4096,
                                             .unix_send_bytes = 4u << 20};
@@ -134,14 +150,13 @@ static int listen_for_data(struct node *n, struct mcfs_error *err)
     if (mcfs_rpc_server_listen(n->server, address, NULL, err))
         return -1;
     if (listen) {
-        if (!mcfs_rpc_address_is_local(listen))
+        if (!n->keys && !mcfs_rpc_address_is_local(listen))
             return mcfs_fail(err, MCFS_INVALID_PARAMS,
-                             "%s: the data server listens on loopback addresses only", listen);
+                             "%s: listening beyond loopback needs authentication (auth_key_file)",
+                             listen);
         if (mcfs_rpc_server_listen(n->server, listen, &port, err))
             return -1;
-        const char *colon = strrchr(listen, ':');
-        if (asprintf(&n->endpoint, "%.*s:%u", (int)(colon - listen), listen, port) < 0)
-            n->endpoint = NULL;
+        n->endpoint = reachable(listen, port);
     } else {
         n->endpoint = strdup(address);
     }
@@ -163,6 +178,7 @@ static int connect_master(struct node *n, struct mcfs_error *err)
     }
     struct mcfs_master_config config = {.address = n->master_address,
                                         .timeout_ms = n->config.rpc_timeout_ms,
+                                        .keys = n->keys,
                                         .node_id = n->config.state->node_id,
                                         .node_name = host,
                                         .endpoint = n->endpoint,
@@ -205,6 +221,10 @@ struct node *node_start(const struct node_config *config, struct mcfs_error *err
     for (unsigned i = 0; i < COMMIT_LOCKS; i++)
         pthread_mutex_init(&n->commit_locks[i], NULL);
     pthread_mutex_init(&n->exchange_lock, NULL);
+    if (n->config.auth_key_file && !(n->keys = mcfs_rpc_keys_load(n->config.auth_key_file, err))) {
+        node_stop(n, NULL);
+        return NULL;
+    }
     n->known = known_new();
     if (!n->known)
         mcfs_fail_errno(err, ENOMEM, "node");
@@ -241,6 +261,7 @@ int node_stop(struct node *n, struct mcfs_error *err)
     pthread_mutex_destroy(&n->exchange_lock);
     for (unsigned i = 0; i < COMMIT_LOCKS; i++)
         pthread_mutex_destroy(&n->commit_locks[i]);
+    mcfs_rpc_keys_free(n->keys);
     free(n->endpoint);
     free(n->store_dir);
     free(n);

@@ -26,7 +26,8 @@ struct node_config {
     const char *const *master_flags; /* further flags for that master, NULL-terminated; or NULL */
     const char
         *listen_address; /* of the data server: "HOST:PORT" (port 0: any) or NULL: a Unix socket */
-    const char *backend; /* descriptor; NULL: bucket_storage_backend */
+    const char *auth_key_file; /* what peers prove to each other over TCP; or NULL */
+    const char *backend;       /* descriptor; NULL: bucket_storage_backend */
     /* dir NULL: the state directory's; read_only: the layout is recognised unless it is named. */
     struct mcfs_backend_config store;
     uint32_t refresh_ms; /* store.read_only: how often to look whether its owner has changed it */

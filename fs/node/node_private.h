@@ -24,6 +24,7 @@ struct node {
     struct supervisor *supervisor; /* NULL: the master is somebody else's */
     const char *master_address;
     struct mcfs_master *master;
+    struct mcfs_rpc_keys *keys; /* NULL: none */
     struct mcfs_rpc_server *server;
     char *endpoint; /* of the data server */
     struct data_server *data;

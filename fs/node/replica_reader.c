@@ -45,7 +45,8 @@ static struct mcfs_rpc_client *peer_client(struct node *n, const char *endpoint,
         return NULL;
     }
     struct peer p = {strdup(endpoint), NULL};
-    p.client = p.endpoint ? mcfs_rpc_client_new(endpoint, n->config.rpc_timeout_ms, err) : NULL;
+    p.client =
+        p.endpoint ? mcfs_rpc_client_new(endpoint, n->keys, n->config.rpc_timeout_ms, err) : NULL;
     if (!p.client) {
         free(p.endpoint);
         return NULL;

@@ -8,8 +8,9 @@
  *
  * session: what Register returned, 0 for a caller that is no node.  Keys and names are str or bin
  * and may hold any bytes.  An object is [version, size, lease_ms, mode, uid, gid, mtime_ns,
- * data_type, hard_pin, shard, [replica ...]], a replica [id, type, status, size, node id, node
- * name, endpoint, connected]. A batch answers per item, [0, item] or [code, text].
+ * data_type, hard_pin, shard, [replica ...], soft_pin_ms, group], a replica [id, type, status,
+ * size, node id, node name, endpoint, connected]. A batch answers per item, [0, item] or [code,
+ * text].
  */
 
 #define MCFS_MASTER_METHODS(X)                                                                     \
@@ -33,6 +34,9 @@
       "Finds an object; the session gets a lease.")                                                \
     X(BATCH_GET_REPLICA_LIST, "BatchGetReplicaList", "[session, tenant, [key ...]]",               \
       "[[0, object] or [code, text] ...]", "The same for many keys.")                              \
+    X(GET_REPLICA_LIST_BY_REGEX, "GetReplicaListByRegex", "[session, tenant, pattern, cursor]",    \
+      "[next cursor, [[key, object] ...]]",                                                        \
+      "Objects in whose key a pattern is found, from cursor 0 on; next cursor 0: no more.")        \
     X(EXIST_KEY, "ExistKey", "[session, tenant, key]", "bool",                                     \
       "Whether an object is there; grants a lease too.")                                           \
     X(BATCH_EXIST_KEY, "BatchExistKey", "[session, tenant, [key ...]]", "[bool ...]",              \
@@ -50,8 +54,11 @@
       "[object or nil, directory's mtime_ns or nil, "                                              \
       "[[name, version, size, lease_ms, mode, uid, gid, mtime_ns] ...]]",                          \
       "The same, and up to max objects that stand behind it in its directory, leased, too.")       \
-    X(PUT_START, "PutStart", "[session, tenant, key, size, replace?]", "[version]",                \
-      "Begins a put; OBJECT_ALREADY_EXISTS unless replacing is meant.")                            \
+    X(PUT_START, "PutStart", "[session, tenant, key, size, replace?, (config)]", "[version]",      \
+      "Begins a put; OBJECT_ALREADY_EXISTS unless replacing is meant.  config is a map with any "  \
+      "of "                                                                                        \
+      "soft_pin_ms (nil: the default's), hard_pin and group; without it a replaced object's "      \
+      "stay.")                                                                                     \
     X(PUT_END, "PutEnd",                                                                           \
       "[session, tenant, key, version, size, mode, uid, gid, mtime_ns, data_type, no_replace?, "   \
       "from key or nil, from version]",                                                            \
@@ -66,10 +73,21 @@
       "get each other's names in one step.  OBJECT_HAS_LEASE: come again.")                        \
     X(REMOVE, "Remove", "[session, tenant, key, version or 0, force?]", "[removed version]",       \
       "Removes an object; the result is the version that the session's own store may drop.")       \
+    X(BATCH_REMOVE, "BatchRemove", "[session, tenant, [[key, version or 0] ...], force?]",         \
+      "[[0, removed version] or [code, text] ...]", "The same for many keys.")                     \
+    X(REMOVE_BY_REGEX, "RemoveByRegex", "[session, tenant, pattern, force?, cursor]",              \
+      "[next cursor, [[key, 0, removed version] or [key, code, text] ...]]",                       \
+      "Removes objects in whose key a pattern is found, from cursor 0 on; next cursor 0: no "      \
+      "more.")                                                                                     \
+    X(REMOVE_ALL, "RemoveAll", "[session, tenant, force?, cursor]",                                \
+      "[next cursor, [[key, 0, removed version] or [key, code, text] ...]]",                       \
+      "Removes a tenant's objects in the same way.")                                               \
     X(SET_ATTR, "SetAttr",                                                                         \
       "[session, tenant, key, version or 0, valid bits, mode, uid, gid, mtime_ns]",                \
       "[mode, uid, gid, mtime_ns]", "Changes attributes; bits: 1 mode, 2 uid, 4 gid, 8 mtime.")    \
     X(SET_PIN, "SetPin", "[tenant, key, hard?]", "nil", "Sets or clears the hard pin.")            \
+    X(SET_SOFT_PIN, "SetSoftPin", "[tenant, key, ms or nil]", "[ms]",                              \
+      "Pins softly for a time (nil: the default's; 0: not any more).")                             \
     X(TENANTS, "Tenants", "[]", "[[tenant, objects, bytes] ...]", "Tenants that have objects.")    \
     X(NODES, "Nodes", "[]",                                                                        \
       "[[node id, name, endpoint, connected?, capacity, used, objects, ms since last ping] ...]",  \

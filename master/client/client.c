@@ -17,8 +17,9 @@ struct mcfs_master *mcfs_master_open(const struct mcfs_master_config *config,
     pthread_mutex_init(&m->lock, NULL);
     mcfs_cond_init(&m->changed);
     m->timeout_ms = config->timeout_ms;
+    m->keys = config->keys;
     m->wake = (struct mcfs_cancel)MCFS_CANCEL_INIT;
-    m->rpc = mcfs_rpc_client_new(config->address, config->timeout_ms, err);
+    m->rpc = mcfs_rpc_client_new(config->address, config->keys, config->timeout_ms, err);
     m->address = strdup(config->address);
     m->node_name = strdup(config->node_name ? config->node_name : "");
     m->endpoint = strdup(config->endpoint ? config->endpoint : "");
@@ -75,12 +76,7 @@ uint64_t mcfs_master_calls(struct mcfs_master *m)
     return atomic_load(&m->calls);
 }
 
-/*
- * Calls a method whose params start with the session when `with_session`: `rest` holds the encoded
- * params behind it, `count` how many they are.  A session that the master has forgotten is made
- * anew and the call repeated.
- */
-static int call(struct mcfs_master *m, const char *method, bool with_session, uint32_t count,
+int master_call(struct mcfs_master *m, const char *method, bool with_session, uint32_t count,
                 const struct mcfs_buf *rest, struct mcfs_rpc_reply *reply,
                 const struct mcfs_cancel *cancel, struct mcfs_error *err)
 {
@@ -110,7 +106,7 @@ static int call(struct mcfs_master *m, const char *method, bool with_session, ui
     }
 }
 
-static int bad_answer(const char *method, struct mcfs_error *err)
+int master_bad_answer(const char *method, struct mcfs_error *err)
 {
     return mcfs_fail(err, MCFS_RPC_FAIL, "%s: the master's answer has a wrong form", method);
 }
@@ -153,10 +149,11 @@ static bool read_replica(struct mp_reader *p, struct mcfs_master_replica *r)
     return true;
 }
 
-static bool read_object(struct mp_reader *p, struct mcfs_master_object *o)
+bool master_read_object(struct mp_reader *p, struct mcfs_master_object *o)
 {
+    struct mcfs_slice group;
     uint32_t data_type, n;
-    if (!mp_read_array_of(p, 11) || !mp_read_uint(p, &o->version) || !mp_read_uint(p, &o->size) ||
+    if (!mp_read_array_of(p, 13) || !mp_read_uint(p, &o->version) || !mp_read_uint(p, &o->size) ||
         !mp_read_u32_max(p, UINT32_MAX, &o->lease_ms) || !read_attr(p, &o->attr) ||
         !mp_read_u32_max(p, 255, &data_type) || !mp_read_bool(p, &o->hard_pin) ||
         !mp_read_u32_max(p, MCFS_SHARD_COUNT, &o->shard) || !mp_read_array(p, &n))
@@ -166,6 +163,9 @@ static bool read_object(struct mp_reader *p, struct mcfs_master_object *o)
     for (uint32_t i = 0; i < n; i++)
         if (i < MCFS_OBJECT_REPLICAS_MAX ? !read_replica(p, &o->replicas[i]) : !mp_skip(p, NULL))
             return false;
+    if (!mp_read_uint(p, &o->soft_pin_ms) || !mp_read_raw(p, &group))
+        return false;
+    copy_text(o->group, sizeof(o->group), group);
     return true;
 }
 
@@ -177,15 +177,15 @@ int mcfs_master_get(struct mcfs_master *m, struct mcfs_slice tenant, struct mcfs
     _cleanup_reply_ struct mcfs_rpc_reply reply = MCFS_RPC_REPLY_INIT;
     mp_put_str(&p, tenant);
     mp_put_str(&p, key);
-    if (call(m, "GetReplicaList", true, 2, &p, &reply, cancel, err))
+    if (master_call(m, "GetReplicaList", true, 2, &p, &reply, cancel, err))
         return -1;
-    return read_object(&reply.result, out) ? 0 : bad_answer("GetReplicaList", err);
+    return master_read_object(&reply.result, out) ? 0 : master_bad_answer("GetReplicaList", err);
 }
 
 static bool read_lookup(struct mp_reader *r, struct mcfs_master_lookup *out)
 {
     out->has_object = mp_peek(r) != MP_NIL;
-    if (out->has_object ? !read_object(r, &out->object) : !mp_read_nil(r))
+    if (out->has_object ? !master_read_object(r, &out->object) : !mp_read_nil(r))
         return false;
     out->is_dir = mp_peek(r) != MP_NIL;
     return out->is_dir ? mp_read_int(r, &out->dir_mtime_ns) : mp_read_nil(r);
@@ -199,10 +199,10 @@ int mcfs_master_lookup(struct mcfs_master *m, struct mcfs_slice tenant, struct m
     _cleanup_reply_ struct mcfs_rpc_reply reply = MCFS_RPC_REPLY_INIT;
     mp_put_str(&p, tenant);
     mp_put_str(&p, path);
-    if (call(m, "Lookup", true, 2, &p, &reply, cancel, err))
+    if (master_call(m, "Lookup", true, 2, &p, &reply, cancel, err))
         return -1;
     if (!mp_read_array_of(&reply.result, 2) || !read_lookup(&reply.result, out))
-        return bad_answer("Lookup", err);
+        return master_bad_answer("Lookup", err);
     return 0;
 }
 
@@ -217,17 +217,17 @@ int mcfs_master_lookup_ahead(struct mcfs_master *m, struct mcfs_slice tenant,
     mp_put_str(&p, tenant);
     mp_put_str(&p, path);
     mp_put_uint(&p, ahead);
-    if (call(m, "LookupAhead", true, 3, &p, &reply, cancel, err))
+    if (master_call(m, "LookupAhead", true, 3, &p, &reply, cancel, err))
         return -1;
     struct mp_reader *r = &reply.result;
     if (!mp_read_array_of(r, 3) || !read_lookup(r, out) || !mp_read_array(r, &n))
-        return bad_answer("LookupAhead", err);
+        return master_bad_answer("LookupAhead", err);
     for (uint32_t i = 0; i < n; i++) {
         struct mcfs_master_neighbour e;
         if (!mp_read_array_of(r, 8) || !mp_read_raw(r, &e.name) || !mp_read_uint(r, &e.version) ||
             !mp_read_uint(r, &e.size) || !mp_read_u32_max(r, UINT32_MAX, &e.lease_ms) ||
             !read_attr(r, &e.attr))
-            return bad_answer("LookupAhead", err);
+            return master_bad_answer("LookupAhead", err);
         fn(&e, arg);
     }
     return 0;
@@ -244,11 +244,11 @@ static int ask_listing(struct mcfs_master *m, const char *method, struct mcfs_sl
     mp_put_str(&p, dir);
     mp_put_uint(&p, cookie);
     mp_put_uint(&p, max);
-    if (call(m, method, false, 4, &p, reply, cancel, err))
+    if (master_call(m, method, false, 4, &p, reply, cancel, err))
         return -1;
     struct mp_reader *r = &reply->result;
     if (!mp_read_array_of(r, 2) || !mp_read_uint(r, next) || !mp_read_array(r, n))
-        return bad_answer(method, err);
+        return master_bad_answer(method, err);
     return 0;
 }
 
@@ -267,7 +267,7 @@ int mcfs_master_list(struct mcfs_master *m, struct mcfs_slice tenant, struct mcf
         if (!mp_read_array_of(r, 10) || !mp_read_raw(r, &e.name) || !mp_read_bool(r, &e.is_dir) ||
             !mp_read_bool(r, &e.shadowed) || !mp_read_uint(r, &e.cookie) ||
             !mp_read_uint(r, &e.version) || !mp_read_uint(r, &e.size) || !read_attr(r, &e.attr))
-            return bad_answer("List", err);
+            return master_bad_answer("List", err);
         fn(&e, arg);
     }
     return 0;
@@ -288,7 +288,7 @@ int mcfs_master_list_names(struct mcfs_master *m, struct mcfs_slice tenant, stru
         uint32_t kind;
         if (!mp_read_array_of(r, 3) || !mp_read_raw(r, &e.name) || !mp_read_u32_max(r, 2, &kind) ||
             !mp_read_uint(r, &e.cookie))
-            return bad_answer("ListNames", err);
+            return master_bad_answer("ListNames", err);
         e.is_dir = kind == 1;
         e.shadowed = kind == 2;
         fn(&e, arg);
@@ -306,10 +306,10 @@ int mcfs_master_put_start(struct mcfs_master *m, struct mcfs_slice tenant, struc
     mp_put_str(&p, key);
     mp_put_uint(&p, size);
     mp_put_bool(&p, replace);
-    if (call(m, "PutStart", true, 4, &p, &reply, cancel, err))
+    if (master_call(m, "PutStart", true, 4, &p, &reply, cancel, err))
         return -1;
     if (!mp_read_array_of(&reply.result, 1) || !mp_read_uint(&reply.result, version))
-        return bad_answer("PutStart", err);
+        return master_bad_answer("PutStart", err);
     return 0;
 }
 
@@ -331,13 +331,13 @@ int mcfs_master_put_end(struct mcfs_master *m, const struct mcfs_master_put_end 
     else
         mp_put_nil(&p);
     mp_put_uint(&p, e->from_version);
-    if (call(m, "PutEnd", true, 12, &p, &reply, cancel, err))
+    if (master_call(m, "PutEnd", true, 12, &p, &reply, cancel, err))
         return -1;
     struct mp_reader *r = &reply.result;
     if (!mp_read_array_of(r, 4) || !mp_read_uint(r, &out->replaced_version) ||
         !mp_read_bool(r, &out->superseded) || !mp_read_u32_max(r, UINT32_MAX, &out->lease_ms) ||
         !mp_read_u32_max(r, MCFS_SHARD_COUNT, &out->shard))
-        return bad_answer("PutEnd", err);
+        return master_bad_answer("PutEnd", err);
     return 0;
 }
 
@@ -366,7 +366,7 @@ int mcfs_master_put_revoke(struct mcfs_master *m, uint64_t version, struct mcfs_
     _cleanup_buf_ struct mcfs_buf p = MCFS_BUF_INIT;
     _cleanup_reply_ struct mcfs_rpc_reply reply = MCFS_RPC_REPLY_INIT;
     mp_put_uint(&p, version);
-    return call(m, "PutRevoke", true, 1, &p, &reply, NULL, err);
+    return master_call(m, "PutRevoke", true, 1, &p, &reply, NULL, err);
 }
 
 int mcfs_master_remove(struct mcfs_master *m, struct mcfs_slice tenant, struct mcfs_slice key,
@@ -381,7 +381,7 @@ int mcfs_master_remove(struct mcfs_master *m, struct mcfs_slice tenant, struct m
     mp_put_str(&p, key);
     mp_put_uint(&p, version);
     mp_put_bool(&p, force);
-    if (call(m, "Remove", true, 4, &p, &reply, cancel, &e)) {
+    if (master_call(m, "Remove", true, 4, &p, &reply, cancel, &e)) {
         if (e.code == MCFS_OBJECT_NOT_FOUND && reply.repeated) {
             /* The first try removed it and its answer was lost; the store drops the version all the
              * same. */
@@ -393,7 +393,7 @@ int mcfs_master_remove(struct mcfs_master *m, struct mcfs_slice tenant, struct m
         return -1;
     }
     if (!mp_read_array_of(&reply.result, 1) || !mp_read_uint(&reply.result, removed))
-        return bad_answer("Remove", err);
+        return master_bad_answer("Remove", err);
     return 0;
 }
 
@@ -408,22 +408,11 @@ int mcfs_master_set_attr(struct mcfs_master *m, struct mcfs_slice tenant, struct
     mp_put_uint(&p, version);
     mp_put_uint(&p, valid);
     put_attr(&p, attr);
-    if (call(m, "SetAttr", true, 8, &p, &reply, cancel, err))
+    if (master_call(m, "SetAttr", true, 8, &p, &reply, cancel, err))
         return -1;
     if (!mp_read_array_of(&reply.result, 4) || !read_attr(&reply.result, attr))
-        return bad_answer("SetAttr", err);
+        return master_bad_answer("SetAttr", err);
     return 0;
-}
-
-int mcfs_master_set_pin(struct mcfs_master *m, struct mcfs_slice tenant, struct mcfs_slice key,
-                        bool hard, const struct mcfs_cancel *cancel, struct mcfs_error *err)
-{
-    _cleanup_buf_ struct mcfs_buf p = MCFS_BUF_INIT;
-    _cleanup_reply_ struct mcfs_rpc_reply reply = MCFS_RPC_REPLY_INIT;
-    mp_put_str(&p, tenant);
-    mp_put_str(&p, key);
-    mp_put_bool(&p, hard);
-    return call(m, "SetPin", false, 3, &p, &reply, cancel, err);
 }
 
 int mcfs_master_nodes(struct mcfs_master *m,
@@ -432,12 +421,12 @@ int mcfs_master_nodes(struct mcfs_master *m,
 {
     _cleanup_buf_ struct mcfs_buf p = MCFS_BUF_INIT;
     _cleanup_reply_ struct mcfs_rpc_reply reply = MCFS_RPC_REPLY_INIT;
-    if (call(m, "Nodes", false, 0, &p, &reply, NULL, err))
+    if (master_call(m, "Nodes", false, 0, &p, &reply, NULL, err))
         return -1;
     struct mp_reader *r = &reply.result;
     uint32_t n;
     if (!mp_read_array(r, &n))
-        return bad_answer("Nodes", err);
+        return master_bad_answer("Nodes", err);
     for (uint32_t i = 0; i < n; i++) {
         struct mcfs_master_node node;
         struct mcfs_slice id, name, endpoint;
@@ -445,7 +434,7 @@ int mcfs_master_nodes(struct mcfs_master *m,
             !mp_read_raw(r, &endpoint) || !mp_read_bool(r, &node.connected) ||
             !mp_read_uint(r, &node.capacity_bytes) || !mp_read_uint(r, &node.used_bytes) ||
             !mp_read_uint(r, &node.objects) || !mp_read_int(r, &node.silent_ms))
-            return bad_answer("Nodes", err);
+            return master_bad_answer("Nodes", err);
         copy_text(node.id, sizeof(node.id), id);
         copy_text(node.name, sizeof(node.name), name);
         copy_text(node.endpoint, sizeof(node.endpoint), endpoint);
@@ -461,18 +450,18 @@ int mcfs_master_tenants(struct mcfs_master *m,
 {
     _cleanup_buf_ struct mcfs_buf p = MCFS_BUF_INIT;
     _cleanup_reply_ struct mcfs_rpc_reply reply = MCFS_RPC_REPLY_INIT;
-    if (call(m, "Tenants", false, 0, &p, &reply, cancel, err))
+    if (master_call(m, "Tenants", false, 0, &p, &reply, cancel, err))
         return -1;
     struct mp_reader *r = &reply.result;
     uint32_t n;
     if (!mp_read_array(r, &n))
-        return bad_answer("Tenants", err);
+        return master_bad_answer("Tenants", err);
     for (uint32_t i = 0; i < n; i++) {
         struct mcfs_slice tenant;
         uint64_t objects, bytes;
         if (!mp_read_array_of(r, 3) || !mp_read_raw(r, &tenant) || !mp_read_uint(r, &objects) ||
             !mp_read_uint(r, &bytes))
-            return bad_answer("Tenants", err);
+            return master_bad_answer("Tenants", err);
         fn(tenant, objects, bytes, arg);
     }
     return 0;
@@ -485,20 +474,20 @@ int mcfs_master_status(struct mcfs_master *m,
 {
     _cleanup_buf_ struct mcfs_buf p = MCFS_BUF_INIT;
     _cleanup_reply_ struct mcfs_rpc_reply reply = MCFS_RPC_REPLY_INIT;
-    if (call(m, "Status", false, 0, &p, &reply, NULL, err))
+    if (master_call(m, "Status", false, 0, &p, &reply, NULL, err))
         return -1;
     struct mp_reader *r = &reply.result;
     uint32_t n;
     if (!mp_read_map(r, &n))
-        return bad_answer("Status", err);
+        return master_bad_answer("Status", err);
     for (uint32_t i = 0; i < n; i++) {
         struct mcfs_slice name, text;
         int64_t number = 0;
         if (!mp_read_raw(r, &name))
-            return bad_answer("Status", err);
+            return master_bad_answer("Status", err);
         bool is_text = mp_peek(r) == MP_STR;
         if (is_text ? !mp_read_str(r, &text) : !mp_read_int(r, &number))
-            return bad_answer("Status", err);
+            return master_bad_answer("Status", err);
         fn(name, is_text ? &text : NULL, number, arg);
     }
     return 0;
@@ -509,10 +498,10 @@ int mcfs_master_snapshot_create(struct mcfs_master *m, char id[32], struct mcfs_
     _cleanup_buf_ struct mcfs_buf p = MCFS_BUF_INIT;
     _cleanup_reply_ struct mcfs_rpc_reply reply = MCFS_RPC_REPLY_INIT;
     struct mcfs_slice text;
-    if (call(m, "SnapshotCreate", false, 0, &p, &reply, NULL, err))
+    if (master_call(m, "SnapshotCreate", false, 0, &p, &reply, NULL, err))
         return -1;
     if (!mp_read_array_of(&reply.result, 1) || !mp_read_raw(&reply.result, &text))
-        return bad_answer("SnapshotCreate", err);
+        return master_bad_answer("SnapshotCreate", err);
     copy_text(id, 32, text);
     return 0;
 }
@@ -523,11 +512,11 @@ int mcfs_master_snapshot_state(struct mcfs_master *m, bool *running, char last_i
     _cleanup_buf_ struct mcfs_buf p = MCFS_BUF_INIT;
     _cleanup_reply_ struct mcfs_rpc_reply reply = MCFS_RPC_REPLY_INIT;
     struct mcfs_slice id, text;
-    if (call(m, "SnapshotState", false, 0, &p, &reply, NULL, err))
+    if (master_call(m, "SnapshotState", false, 0, &p, &reply, NULL, err))
         return -1;
     if (!mp_read_array_of(&reply.result, 3) || !mp_read_bool(&reply.result, running) ||
         !mp_read_raw(&reply.result, &id) || !mp_read_raw(&reply.result, &text))
-        return bad_answer("SnapshotState", err);
+        return master_bad_answer("SnapshotState", err);
     copy_text(last_id, 32, id);
     copy_text(last_error, 256, text);
     return 0;
@@ -539,18 +528,18 @@ int mcfs_master_snapshots(struct mcfs_master *m,
 {
     _cleanup_buf_ struct mcfs_buf p = MCFS_BUF_INIT;
     _cleanup_reply_ struct mcfs_rpc_reply reply = MCFS_RPC_REPLY_INIT;
-    if (call(m, "SnapshotList", false, 0, &p, &reply, cancel, err))
+    if (master_call(m, "SnapshotList", false, 0, &p, &reply, cancel, err))
         return -1;
     struct mp_reader *r = &reply.result;
     uint32_t n;
     if (!mp_read_array(r, &n))
-        return bad_answer("SnapshotList", err);
+        return master_bad_answer("SnapshotList", err);
     for (uint32_t i = 0; i < n; i++) {
         struct mcfs_master_snapshot s;
         struct mcfs_slice id;
         if (!mp_read_array_of(r, 3) || !mp_read_raw(r, &id) || !mp_read_int(r, &s.created_ms) ||
             !mp_read_uint(r, &s.bytes))
-            return bad_answer("SnapshotList", err);
+            return master_bad_answer("SnapshotList", err);
         copy_text(s.id, sizeof(s.id), id);
         fn(&s, arg);
     }
@@ -565,19 +554,19 @@ int mcfs_master_snapshot_files(struct mcfs_master *m, const char *id,
     _cleanup_buf_ struct mcfs_buf p = MCFS_BUF_INIT;
     _cleanup_reply_ struct mcfs_rpc_reply reply = MCFS_RPC_REPLY_INIT;
     mp_put_cstr(&p, id);
-    if (call(m, "SnapshotFiles", false, 1, &p, &reply, cancel, err))
+    if (master_call(m, "SnapshotFiles", false, 1, &p, &reply, cancel, err))
         return -1;
     struct mp_reader *r = &reply.result;
     uint32_t n;
     if (!mp_read_array(r, &n))
-        return bad_answer("SnapshotFiles", err);
+        return master_bad_answer("SnapshotFiles", err);
     for (uint32_t i = 0; i < n; i++) {
         struct mcfs_slice name;
         uint64_t size;
         int64_t mtime_ns;
         if (!mp_read_array_of(r, 3) || !mp_read_raw(r, &name) || !mp_read_uint(r, &size) ||
             !mp_read_int(r, &mtime_ns))
-            return bad_answer("SnapshotFiles", err);
+            return master_bad_answer("SnapshotFiles", err);
         fn(name, size, mtime_ns, arg);
     }
     return 0;
@@ -594,10 +583,10 @@ int64_t mcfs_master_snapshot_read(struct mcfs_master *m, const char *id, const c
     mp_put_cstr(&p, name);
     mp_put_uint(&p, off);
     mp_put_uint(&p, len);
-    if (call(m, "SnapshotRead", false, 4, &p, &reply, cancel, err))
+    if (master_call(m, "SnapshotRead", false, 4, &p, &reply, cancel, err))
         return -1;
     if (!mp_read_bin(&reply.result, &bytes) || bytes.len > len)
-        return bad_answer("SnapshotRead", err);
+        return master_bad_answer("SnapshotRead", err);
     if (bytes.len)
         memcpy(buf, bytes.data, bytes.len);
     return (int64_t)bytes.len;
@@ -610,11 +599,11 @@ int mcfs_master_snapshot_prune(struct mcfs_master *m, uint32_t keep, uint64_t mi
     _cleanup_reply_ struct mcfs_rpc_reply reply = MCFS_RPC_REPLY_INIT;
     mp_put_uint(&p, keep);
     mp_put_uint(&p, min_age_ms);
-    if (call(m, "SnapshotPrune", false, 2, &p, &reply, NULL, err))
+    if (master_call(m, "SnapshotPrune", false, 2, &p, &reply, NULL, err))
         return -1;
     if (!mp_read_array_of(&reply.result, 2) ||
         !mp_read_u32_max(&reply.result, UINT32_MAX, snapshots) ||
         !mp_read_u32_max(&reply.result, UINT32_MAX, files))
-        return bad_answer("SnapshotPrune", err);
+        return master_bad_answer("SnapshotPrune", err);
     return 0;
 }

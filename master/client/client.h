@@ -38,6 +38,7 @@ struct mcfs_session_ops {
 struct mcfs_master_config {
     const char *address;
     uint32_t timeout_ms;
+    const struct mcfs_rpc_keys *keys; /* or NULL; outlive the client */
     /* For a session; node_id 0-0 means none. */
     struct mcfs_id node_id;
     const char *node_name;
@@ -79,6 +80,8 @@ struct mcfs_master_object {
     struct mcfs_attr attr;
     uint8_t data_type;
     bool hard_pin;
+    uint64_t soft_pin_ms; /* that are left; 0: not pinned */
+    char group[256];      /* "": none */
     uint32_t shard;
     uint32_t replica_count;
     struct mcfs_master_replica replicas[MCFS_OBJECT_REPLICAS_MAX];
@@ -185,6 +188,32 @@ int mcfs_master_set_attr(struct mcfs_master *m, struct mcfs_slice tenant, struct
                          const struct mcfs_cancel *cancel, struct mcfs_error *err);
 int mcfs_master_set_pin(struct mcfs_master *m, struct mcfs_slice tenant, struct mcfs_slice key,
                         bool hard, const struct mcfs_cancel *cancel, struct mcfs_error *err);
+
+/* Pins softly for *ms (NULL: the master's default; 0: not any more). */
+int mcfs_master_set_soft_pin(struct mcfs_master *m, struct mcfs_slice tenant, struct mcfs_slice key,
+                             const uint64_t *ms, const struct mcfs_cancel *cancel,
+                             struct mcfs_error *err);
+
+/* What became of one object that was to be removed; lives during the call of fn. */
+struct mcfs_master_removal {
+    struct mcfs_slice key;
+    int code;               /* 0: removed */
+    uint64_t removed;       /* the version that this node's store may drop, or 0 */
+    struct mcfs_slice text; /* why not */
+};
+/* Removes objects in whose key the pattern is found (NULL: every object of the tenant), a part of
+ * the directory at a time: *cursor is 0 at first, and 0 again at the end. */
+int mcfs_master_remove_matching(struct mcfs_master *m, struct mcfs_slice tenant,
+                                const struct mcfs_slice *pattern, bool force, uint64_t *cursor,
+                                void (*fn)(const struct mcfs_master_removal *r, void *arg),
+                                void *arg, const struct mcfs_cancel *cancel,
+                                struct mcfs_error *err);
+/* Finds them in the same way. */
+int mcfs_master_get_matching(struct mcfs_master *m, struct mcfs_slice tenant,
+                             struct mcfs_slice pattern, uint64_t *cursor,
+                             void (*fn)(struct mcfs_slice key, const struct mcfs_master_object *o,
+                                        void *arg),
+                             void *arg, const struct mcfs_cancel *cancel, struct mcfs_error *err);
 
 struct mcfs_master_node {
     char id[48], name[64], endpoint[160];

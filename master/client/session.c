@@ -13,6 +13,7 @@
 #define STEP_TIMEOUT_MS 10000 /* connect, and each step of the registration */
 #define ITEMS_PER_MESSAGE 2000
 #define RETRY_MS 50
+#define REFUSED_RETRY_MS 1000 /* after the master did not take the key */
 
 /* One connection of the session thread. */
 struct link {
@@ -321,7 +322,7 @@ static int serve(struct link *l, struct mcfs_error *err)
 static void *session_main(void *arg)
 {
     struct mcfs_master *m = arg;
-    bool reported = false;
+    int reported = MCFS_OK; /* why there is none, as the log has it already */
     for (;;) {
         struct mcfs_error err = MCFS_ERROR_INIT;
         struct link l = {.m = m};
@@ -334,9 +335,10 @@ static void *session_main(void *arg)
             mcfs_cancel_free(&m->wake);
             mcfs_cancel_init(&m->wake);
         }
-        l.fd = mcfs_rpc_connect(m->address, mcfs_mono_ms() + STEP_TIMEOUT_MS, &m->wake, &err);
+        l.fd =
+            mcfs_rpc_connect(m->address, m->keys, mcfs_mono_ms() + STEP_TIMEOUT_MS, &m->wake, &err);
         if (l.fd >= 0 && establish(&l, &err) == 0) {
-            reported = false;
+            reported = MCFS_OK;
             set_session(m, l.session, NULL);
             serve(&l, &err);
             set_session(m, 0, &err);
@@ -354,10 +356,14 @@ static void *session_main(void *arg)
             if (m->again)
                 continue;
         }
-        if (!reported)
+        if (reported != err.code)
             mcfs_warning("no session with the master at %s: %s", m->address, err.msg);
-        reported = true;
-        poll(NULL, 0, RETRY_MS);
+        reported = err.code;
+        struct pollfd wake = {.fd = m->wake.fd, .events = POLLIN};
+        if (err.code == MCFS_ILLEGAL_CLIENT)
+            poll(&wake, 1, REFUSED_RETRY_MS);
+        else
+            poll(NULL, 0, RETRY_MS);
     }
 }
 
@@ -400,6 +406,11 @@ uint64_t session_wait(struct mcfs_master *m, int64_t deadline_ms, const struct m
             MCFS_LOCK_SCOPE(&m->lock);
             if (m->session)
                 return m->session;
+            if (m->last.code == MCFS_ILLEGAL_CLIENT) { /* waiting will not change its mind */
+                if (err)
+                    *err = m->last;
+                return 0;
+            }
             if (m->stopping || mcfs_mono_ms() >= deadline_ms) {
                 mcfs_fail(err, MCFS_RPC_FAIL, "no session with the master at %s%s%s", m->address,
                           m->last.msg[0] ? ": " : "", m->last.msg);

@@ -11,6 +11,7 @@
 
 struct mcfs_master {
     struct mcfs_rpc_client *rpc;
+    const struct mcfs_rpc_keys *keys;
     char *address, *node_name, *endpoint;
     struct mcfs_id node_id;
     uint32_t timeout_ms;
@@ -29,6 +30,21 @@ struct mcfs_master {
     pthread_t thread;
     bool started;
 };
+
+/*
+ * Calls a method whose params start with the session when `with_session`: `rest` holds the encoded
+ * params behind it, `count` how many they are.  A session that the master has forgotten is made
+ * anew and the call repeated.
+ */
+int master_call(struct mcfs_master *m, const char *method, bool with_session, uint32_t count,
+                const struct mcfs_buf *rest, struct mcfs_rpc_reply *reply,
+                const struct mcfs_cancel *cancel, struct mcfs_error *err);
+
+/* RPC_FAIL: the answer has a wrong form; -1. */
+int master_bad_answer(const char *method, struct mcfs_error *err);
+
+/* An object as the method table describes it. */
+bool master_read_object(struct mp_reader *p, struct mcfs_master_object *o);
 
 int session_start(struct mcfs_master *m, struct mcfs_error *err);
 void session_stop(struct mcfs_master *m);

@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Starts real daemons, masters and mounts for the end-to-end tests, and cleans up what it started, by pid."""
 import ctypes
+import hashlib
+import hmac
 import json
 import os
 import signal
@@ -76,8 +78,9 @@ def run(*args, check=True, **kw):
 class Master:
     """A master process on TCP, on a Unix socket, or on both."""
 
-    def __init__(self, world, *flags, snapshots=None, port=None, env=None):
+    def __init__(self, world, *flags, snapshots=None, port=None, env=None, key=None):
         self.world = world
+        self.key = key  # (name, secret) for a master that asks for one
         self.port = port or free_port()
         self.address = f"127.0.0.1:{self.port}"
         self.log = world.path("master-%d.log" % self.port)
@@ -98,11 +101,14 @@ class Master:
 
     def answers(self):
         try:
-            with Rpc(self.address) as rpc:
+            with self.rpc() as rpc:
                 rpc.call("Status")
             return True
         except (OSError, RpcError): # not there yet, or it restores
             return False
+
+    def rpc(self, **kw):
+        return Rpc(self.address, key=self.key, **kw)
 
     def kill(self, sig=signal.SIGKILL):
         self.process.send_signal(sig)
@@ -252,7 +258,7 @@ class World:
 class Rpc:
     """MessagePack-RPC as any client would speak it."""
 
-    def __init__(self, address, timeout=20):
+    def __init__(self, address, timeout=20, key=None):
         if address.startswith("unix:"):
             self.sock = socket.socket(socket.AF_UNIX)
             target = address[5:]
@@ -264,6 +270,20 @@ class Rpc:
         self.sock.connect(target)
         self.unpacker = msgpack.Unpacker(raw=True, strict_map_key=False, max_buffer_size=1 << 30)
         self.id = 0
+        if key:
+            self.prove(*key)
+
+    def prove(self, name, secret):
+        """The handshake, as docs/rpc.md has it."""
+        ours = os.urandom(32)
+        theirs, proof = self.call("AuthHello", name, ours)
+
+        def expect(side):
+            text = b"mooncakefs-rpc-1" + side + bytes([len(name)]) + name.encode() + ours + theirs
+            return hmac.new(secret, text, hashlib.sha256).digest()
+
+        assert proof == expect(b"S"), "the server does not know the key"
+        assert self.call("AuthProve", expect(b"C")) is None
 
     def __enter__(self):
         return self

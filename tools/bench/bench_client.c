@@ -126,7 +126,7 @@ struct bench_client *bench_client_open(const char *address, uint32_t number, str
         mcfs_fail(err, MCFS_INTERNAL_ERROR, "out of memory");
         return NULL;
     }
-    c->fd = mcfs_rpc_connect(address, mcfs_mono_ms() + TIMEOUT_MS, NULL, err);
+    c->fd = mcfs_rpc_connect(address, NULL, mcfs_mono_ms() + TIMEOUT_MS, NULL, err);
     if (c->fd >= 0 && do_register(c, number, err) == 0)
         return c;
     bench_client_close(c);
