@@ -46,6 +46,7 @@ struct dir_handle {
     uint64_t batch_next;  /* cookie to go on with; 0: this is the last one */
     size_t batch_at;      /* the entry that was listed last, for the next request */
     bool begun;           /* `local` is filled */
+    bool listed;          /* something has been read since */
     bool have_batch;
     struct mcfs_table pieces; /* of long names that were listed already */
 };
@@ -290,6 +291,7 @@ static int begin_listing(struct fs *fs, struct dir_handle *d, const struct mcfs_
     items_clear(&d->local);
     d->have_batch = false;
     d->begun = gather_local(fs, d, cancel, err) == 0;
+    d->listed = false;
     return d->begun ? 0 : -1;
 }
 
@@ -316,8 +318,18 @@ void fs_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
     d->inode = inode_ref(fs->inodes, inode);
     d->pieces = (struct mcfs_table)MCFS_TABLE_INIT(piece_hash);
     fi->fh = (uint64_t)(uintptr_t)d;
-    if (fuse_reply_open(req, fi) == -ENOENT)
+    struct fs_cancel c;
+    struct mcfs_error err = MCFS_ERROR_INIT;
+    fs_cancel_begin(&c, req);
+    /* Here already: readdir(3) takes ENOENT for the end of the directory. */
+    int rc = begin_listing(fs, d, &c.cancel, &err);
+    fs_cancel_end(&c);
+    if (rc) {
         dir_free(fs, d);
+        fs_reply_error(req, &err);
+    } else if (fuse_reply_open(req, fi) == -ENOENT) {
+        dir_free(fs, d);
+    }
 }
 
 void fs_releasedir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
@@ -432,8 +444,9 @@ void fs_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct f
     fs_cancel_begin(&c, req);
     pthread_mutex_lock(&d->lock);
     bool more = true;
-    if (off == 0 || !d->begun)
+    if (!d->begun || (off == 0 && d->listed))
         rc = begin_listing(fs, d, &c.cancel, &err);
+    d->listed = true;
     if (rc == 0 && part == PART_DOTS) {
         more = list_dots(&r, &place);
         part = PART_LOCAL;

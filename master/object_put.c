@@ -226,16 +226,15 @@ static int put_end_locked(struct directory *d, const struct put_end *p, struct k
     uint64_t freed = (r ? r->size : 0) + (from_slot ? record_at(d, from_slot)->size : 0);
     if (usage_fits(d, p->tenant, tenant, extra, freed, err))
         return -1;
-    if (r) {
-        if (record_discard_elsewhere(d, r, p->client))
-            out->replaced_version = r->version;
-    } else {
+    if (r && record_discard_elsewhere(d, r, p->client))
+        out->replaced_version = r->version;
+    if (is_new) {
         slot = record_insert(d, h, tenant, p->key, p->size, p->attr.mtime_ns);
         if (!slot)
             return mcfs_fail(err, MCFS_NO_AVAILABLE_HANDLE,
                              "the master's directory is full (memory limit)");
-        r = record_at(d, slot);
     }
+    r = record_at(d, slot);
     const struct record *renamed = from_slot ? record_at(d, from_slot) : NULL;
     if (publish(d, h, r, renamed, p, pending) || (is_new && record_show(d, slot))) {
         if (is_new)

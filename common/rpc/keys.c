@@ -111,7 +111,11 @@ struct mcfs_rpc_keys *mcfs_rpc_keys_parse(char *text, size_t len, const char *pa
                                           struct mcfs_error *err)
 {
     struct mcfs_rpc_keys *keys = calloc(1, sizeof(*keys));
-    int rc = keys ? 0 : mcfs_fail_errno(err, ENOMEM, "%s", path);
+    int rc = 0;
+    if (!keys) {
+        mcfs_fail_errno(err, ENOMEM, "%s", path);
+        return NULL;
+    }
     char *line = text;
     for (unsigned number = 1; rc == 0 && line < text + len; number++) {
         char *end = memchr(line, '\n', (size_t)(text + len - line));

@@ -65,12 +65,6 @@
       "[replaced version, superseded?, lease_ms, shard]",                                          \
       "Makes a put visible whole; with a from key it is a rename.  OBJECT_HAS_LEASE: come again.") \
     X(PUT_REVOKE, "PutRevoke", "[session, version]", "nil", "Gives a put up.")                     \
-    X(EXCHANGE, "Exchange",                                                                        \
-      "[session, tenant, key, version, new version, other key, its version, its new version]",     \
-      "[lease_ms]",                                                                                \
-      "Two objects, whose bytes the node has given each other's keys under versions from "         \
-      "PutStart, "                                                                                 \
-      "get each other's names in one step.  OBJECT_HAS_LEASE: come again.")                        \
     X(REMOVE, "Remove", "[session, tenant, key, version or 0, force?]", "[removed version]",       \
       "Removes an object; the result is the version that the session's own store may drop.")       \
     X(BATCH_REMOVE, "BatchRemove", "[session, tenant, [[key, version or 0] ...], force?]",         \
@@ -104,7 +98,13 @@
     X(SNAPSHOT_READ, "SnapshotRead", "[id, name, offset, length]", "bin", "Bytes of such a file.") \
     X(SNAPSHOT_PRUNE, "SnapshotPrune", "[keep or 0, min_age_ms]", "[snapshots, files]",            \
       "Deletes all but the newest `keep` snapshots (0: none), and files of that age that "         \
-      "interrupted checkpoints left; how many.")
+      "interrupted checkpoints left; how many.")                                                   \
+    X(EXCHANGE, "Exchange",                                                                        \
+      "[session, tenant, key, version, new version, other key, its version, its new version]",     \
+      "[lease_ms]",                                                                                \
+      "Two objects, whose bytes the node has given each other's keys under versions from "         \
+      "PutStart, "                                                                                 \
+      "get each other's names in one step.  OBJECT_HAS_LEASE: come again.")
 
 /* What a node answers to its peers and to the command line. */
 #define MCFS_NODE_METHODS(X)                                                                       \

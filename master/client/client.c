@@ -353,11 +353,11 @@ int mcfs_master_exchange(struct mcfs_master *m, const struct mcfs_master_exchang
         mp_put_uint(&p, x->side[i].version);
         mp_put_uint(&p, x->side[i].new_version);
     }
-    if (call(m, "Exchange", true, 7, &p, &reply, cancel, err))
+    if (master_call(m, "Exchange", true, 7, &p, &reply, cancel, err))
         return -1;
     if (!mp_read_array_of(&reply.result, 1) ||
         !mp_read_u32_max(&reply.result, UINT32_MAX, lease_ms))
-        return bad_answer("Exchange", err);
+        return master_bad_answer("Exchange", err);
     return 0;
 }
 

@@ -109,8 +109,13 @@ def test_space_comes_back_after_the_last_reader(mount):
     pid = mount.pid()
 
     def deleted():
-        links = (os.path.join(f"/proc/{pid}/fd", fd) for fd in os.listdir(f"/proc/{pid}/fd"))
-        return [target for link in links if ".bucket (deleted)" in (target := os.readlink(link))]
+        found = []
+        for fd in os.listdir(f"/proc/{pid}/fd"):
+            try:
+                found.append(os.readlink(f"/proc/{pid}/fd/{fd}"))
+            except FileNotFoundError:
+                pass  # closed since the listing
+        return [target for target in found if ".bucket (deleted)" in target]
     wait_until(lambda: not deleted(), what="closing of the data file")
 
 

@@ -27,6 +27,7 @@ static const char *const methods[] = {
 #define REQUESTS_MAX 64 /* of one input */
 
 static struct master m;
+static struct mcfs_object_store *store;
 static struct mcfs_rpc_conn callers[2]; /* with no key; with one that is bound to a tenant */
 static char cluster[] = "c";
 static char dir[] = "/tmp/mcfs-fuzz-XXXXXX";
@@ -77,6 +78,8 @@ static void at_end(void)
 {
     checkpointer_stop(m.checkpointer);
     checkpointer_free(m.checkpointer);
+    restoring_free(m.restoring);
+    store->ops->close(store);
     nftw(dir, remove_one, 8, FTW_DEPTH | FTW_PHYS);
 #ifndef MCFS_FUZZING
     for (size_t i = 0; i < METHODS; i++)
@@ -96,6 +99,9 @@ static void make_snapshot(void)
         abort();
     strcat(path, "/manifest");
     if (mcfs_write_file(path, "x", 1, 0644, 0, NULL))
+        abort();
+    strcpy(strrchr(path, '/'), "/descriptor.txt"); /* it is published */
+    if (mcfs_write_file(path, "0|0|1", 5, 0644, 0, NULL))
         abort();
 }
 
@@ -121,19 +127,22 @@ static void set_up(void)
     m.nodes = nodes_new(NULL, 10000, &err);
     m.directory = directory_new(&config, &err);
     m.server = mcfs_rpc_server_new(&server, &err);
-    struct mcfs_object_store *store = mkdtemp(dir) ? snap_store_open(dir, &err) : NULL;
+    store = mkdtemp(dir) ? snap_store_open(dir, &err) : NULL;
     struct checkpoint_config checkpoints = {.directory = m.directory,
                                             .store = store,
                                             .cluster = m.flags.cluster_id,
                                             .child_timeout_ms = 60000,
+                                            .retention = 1000,
                                             .nodes = no_nodes,
                                             .in_child = in_child,
                                             .arg = &m};
     m.checkpointer = store && m.directory ? checkpointer_start(&checkpoints, &err) : NULL;
-    if (!m.keys || !m.nodes || !m.server || !m.checkpointer) {
+    m.restoring = restoring_new(&err);
+    if (!m.keys || !m.nodes || !m.server || !m.checkpointer || !m.restoring) {
         fprintf(stderr, "%s\n", err.msg);
         abort();
     }
+    restoring_end(m.restoring);
     make_snapshot();
     for (int i = 0; i < 2; i++) {
         callers[i].fd = callers[i].epoll_fd = -1; /* what is sent there goes nowhere */
