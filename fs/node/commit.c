@@ -11,6 +11,7 @@
 #include <poll.h>
 
 #define LEASE_POLL_MAX_MS 50
+#define LEASE_SLACK_MS 500 /* a lease as long as the wait ends just behind it */
 
 static pthread_mutex_t *commit_lock(struct node *n, struct mcfs_slice key)
 {
@@ -43,7 +44,8 @@ static void drop(struct node *n, struct mcfs_slice tenant, struct mcfs_slice key
 bool node_wait_for_lease(struct node *n, int64_t began_ms, int64_t *pause_ms,
                          const struct mcfs_cancel *cancel, struct mcfs_error *err)
 {
-    if (err->code != MCFS_OBJECT_HAS_LEASE || mcfs_mono_ms() - began_ms >= n->config.lease_wait_ms)
+    if (err->code != MCFS_OBJECT_HAS_LEASE ||
+        mcfs_mono_ms() - began_ms >= (int64_t)n->config.lease_wait_ms + LEASE_SLACK_MS)
         return false;
     struct pollfd p = {.fd = cancel ? cancel->fd : -1, .events = POLLIN};
     if (poll(&p, 1, (int)*pause_ms) > 0) {
