@@ -80,7 +80,7 @@ def test_every_method_with_wrong_params(master):
     """Wrong shapes, types and values give an error with its number, whatever the method."""
     methods = ["Register", "InventoryItems", "InventoryEnd", "Ping", "RecallDone", "Discarded",
                "GetReplicaList", "BatchGetReplicaList", "ExistKey", "BatchExistKey", "Lookup",
-               "List", "PutStart", "PutEnd", "PutRevoke", "Remove",
+               "List", "PutStart", "PutEnd", "PutRevoke", "Exchange", "Remove",
                "GetReplicaListByRegex", "BatchRemove", "RemoveByRegex", "RemoveAll", "SetSoftPin", "SetAttr", "SetPin",
                "SnapshotFiles", "SnapshotRead"]
     r = random.Random(3)

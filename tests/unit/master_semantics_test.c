@@ -311,3 +311,55 @@ Test(semantics, patterns)
     cr_assert_eq(err.code, MCFS_INVALID_PARAMS);
     cr_assert_not_null(strstr(err.msg, "costs too much"));
 }
+
+/* Gives a and b each other's names, as client 1. */
+static int exchange(struct directory *d, const uint64_t v[2], const uint64_t new_v[2])
+{
+    uint32_t lease_ms;
+    struct mcfs_error err = MCFS_ERROR_INIT;
+    struct exchange x = {.tenant = TENANT,
+                         .client = 1,
+                         .side = {{S("a"), v[0], new_v[0]}, {S("b"), v[1], new_v[1]}}};
+    directory_exchange(d, &x, &lease_ms, &err);
+    return err.code;
+}
+
+static uint64_t start_put(struct directory *d, struct mcfs_slice key)
+{
+    uint64_t version;
+    struct put_start start = {.tenant = TENANT, .key = key, .client = 1, .upsert = true};
+    cr_assert_eq(directory_put_start(d, &start, &version, NULL), 0);
+    return version;
+}
+
+Test(semantics, an_exchange_swaps_content_pins_and_groups_in_one_step)
+{
+    struct directory *d = make(30000, 600000);
+    put(d,
+        (struct put_start){.key = S("a"), .hard_pin = true, .has_group = true, .group = S("ga")});
+    put(d, (struct put_start){.key = S("b"), .has_soft_pin = true, .soft_pin_ms = 40000});
+    uint64_t v[2] = {view(d, S("a"), 1).version, view(d, S("b"), 1).version};
+    uint64_t new_v[2] = {start_put(d, S("a")), start_put(d, S("b"))};
+    uint64_t stale[2] = {v[0] + 1, v[1]}, unknown[2] = {new_v[0], new_v[1] + 1000};
+    cr_assert_eq(exchange(d, stale, new_v), MCFS_OBJECT_NOT_FOUND);
+    cr_assert_eq(exchange(d, v, unknown), MCFS_OBJECT_NOT_FOUND);
+
+    view(d, S("b"), 2); /* leased by another node: asked, and waited for */
+    cr_assert_eq(exchange(d, v, new_v), MCFS_OBJECT_HAS_LEASE);
+    cr_assert(recalls[2] == 1 && recalls[3] == 1); /* several hold it: whoever may is asked */
+    directory_lease_returned(d, TENANT, S("b"), v[1], 2);
+    cr_assert_eq(exchange(d, v, new_v), MCFS_OBJECT_HAS_LEASE);
+    directory_lease_returned(d, TENANT, S("b"), v[1], 3);
+    for (int again = 0; again < 2; again++) { /* the answer may have been lost */
+        cr_assert_eq(exchange(d, v, new_v), MCFS_OK);
+        struct object_view a = view(d, S("a"), 1), b = view(d, S("b"), 1);
+        cr_assert(a.version == new_v[0] && b.version == new_v[1]);
+        cr_assert(!a.hard_pin && b.hard_pin);
+        cr_assert(a.soft_pin_ms > 30000 && b.soft_pin_ms == 0);
+        cr_assert(a.group_len == 0 && b.group_len == 2 && memcmp(b.group, "ga", 2) == 0);
+    }
+    cr_assert_eq(removal(d, S("b"), 1, false), MCFS_ILLEGAL_CLIENT);
+    cr_assert_eq(removal(d, S("a"), 1, false), MCFS_OK);
+    cr_assert_eq(exchange(d, new_v, v), MCFS_OBJECT_NOT_FOUND);
+    directory_free(d);
+}
