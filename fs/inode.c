@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "fs/inode.h"
+#include "fs/locks.h"
 
 #include "common/cleanup.h"
 #include "common/hash.h"
@@ -91,6 +92,7 @@ static struct inode *make(struct inode_table *t, enum inode_kind kind, struct mc
 
 static void destroy(struct inode_table *t, struct inode *i)
 {
+    lock_file_unref(atomic_load(&i->locks));
     staging_free(i->staging);
     node_reader_close(i->held);
     free(i->content);

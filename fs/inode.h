@@ -17,6 +17,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct lock_file;
+
 enum inode_kind {
     INODE_ROOT,
     INODE_DIR,       /* of keys: keys/, tenants/<t>/ and everything below */
@@ -63,6 +65,8 @@ struct inode {
     int64_t atime_ns;
     atomic_bool gone;  /* unlinked or replaced while in use */
     atomic_bool moved; /* FILE: its key went to another name, and this version was not the one */
+
+    _Atomic(struct lock_file *) locks; /* shared by the key's inodes; NULL: never locked */
 
     /* How its open files get their bytes: from a backing file or through the page cache, never
      * both. */

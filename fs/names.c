@@ -4,6 +4,7 @@
 #include "common/clock.h"
 #include "fs/fs.h"
 #include "fs/label.h"
+#include "fs/locks.h"
 #include "fs/namespace.h"
 
 #include <linux/fs.h>
@@ -100,8 +101,10 @@ void fs_unlink(fuse_req_t req, fuse_ino_t parent_ino, const char *name)
     if (rc == 0)
         rc = unlink_key(fs, inode_tenant(parent), slice_of(&key), fuse_req_ctx(req)->pid, &c.cancel,
                         &err);
-    if (rc == 0)
+    if (rc == 0) {
+        locks_unlink(fs->locks, inode_tenant(parent), slice_of(&key));
         keep_parent(fs, parent, &c.cancel);
+    }
     fs_cancel_end(&c);
     atomic_fetch_add_explicit(&fs->counters.unlinks, 1, memory_order_relaxed);
     reply(req, rc, &err);
@@ -532,6 +535,7 @@ void fs_rename(fuse_req_t req, fuse_ino_t parent_ino, const char *name, fuse_ino
                            .cancel = &c.cancel};
         rc = rename_any(&r, &err);
         if (rc == 0) {
+            (r.exchange ? locks_exchange : locks_rename)(fs->locks, r.tenant, r.from, r.to);
             keep_parent(fs, parent, &c.cancel);
             local_dirs_touch(fs->dirs, inode_tenant(newparent), inode_key(newparent),
                              mcfs_wall_ns());

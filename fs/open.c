@@ -5,6 +5,7 @@
 #include "common/log.h"
 #include "fs/handle.h"
 #include "fs/history.h"
+#include "fs/locks.h"
 #include "fs/loop.h"
 #include "fs/namespace.h"
 
@@ -462,6 +463,9 @@ void fs_flush(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
         inode->refused = rc != 0;
         fs_cancel_end(&c);
     }
+    struct lock_file *locks = atomic_load(&inode->locks);
+    if (locks)
+        locks_drop_owner(locks, LOCK_KIND_POSIX, fi->lock_owner);
     handle_done(h);
     if (rc)
         fs_reply_error(req, &err);
@@ -520,6 +524,9 @@ void fs_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
                 writer_finish(fs, inode);
         }
     }
+    struct lock_file *locks = atomic_load(&inode->locks);
+    if (locks) /* also what a reader locked, whose close asks for no FLUSH */
+        locks_drop_via(locks, h);
     handle_free(fs, h);
     if (req)
         fuse_reply_err(req, 0);

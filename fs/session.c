@@ -7,6 +7,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "fs/fs.h"
+#include "fs/locks.h"
 #include "fs/loop.h"
 
 #include <fcntl.h>
@@ -48,6 +49,9 @@ static void on_init(void *userdata, struct fuse_conn_info *conn)
                          FUSE_CAP_SPLICE_WRITE | FUSE_CAP_SPLICE_MOVE | FUSE_CAP_PARALLEL_DIROPS);
     fs->skip_open = fs->options->ro && strcmp(fs->options->opens, "auto") == 0 &&
                     conn->capable & FUSE_CAP_NO_OPEN_SUPPORT;
+    /* No handle tells which open file locks when OPEN is skipped: the kernel locks by inode. */
+    if (fs->skip_open)
+        conn->want &= ~(unsigned)(FUSE_CAP_POSIX_LOCKS | FUSE_CAP_FLOCK_LOCKS);
     conn->max_background = 64;
     conn->congestion_threshold = 48;
     pthread_rwlock_wrlock(&fs->notify_lock);
@@ -80,6 +84,9 @@ const struct fuse_lowlevel_ops fs_operations = {
     .fallocate = fs_fallocate,
     .copy_file_range = fs_copy_file_range,
     .flush = fs_flush,
+    .getlk = fs_getlk,
+    .setlk = fs_setlk,
+    .flock = fs_flock,
     .fsync = fs_fsync,
     .release = fs_release,
     .opendir = fs_opendir,
@@ -248,10 +255,11 @@ static int start_parts(struct run *run, const struct source *source, struct stat
     fs->history = history_new(history);
     fs->inodes = inode_table_new();
     fs->dirs = local_dirs_new();
+    fs->locks = locks_new();
     fs->temps = fs->inodes ? temp_names_new(fs->inodes, fs->staging_dir, fs->staging_memory_max,
                                             fs->options->temp_pattern)
                            : NULL;
-    if (!fs->inodes || !fs->history || !fs->dirs || !fs->temps)
+    if (!fs->inodes || !fs->history || !fs->dirs || !fs->temps || !fs->locks)
         return mcfs_fail_errno(err, ENOMEM, "mount");
     _cleanup_free_ char *directories = state_dir_path(state, "directories");
     if (local_dirs_open_log(fs->dirs, directories, err) || temp_names_recover(fs->temps, err) ||
@@ -285,10 +293,13 @@ static int stop_parts(struct run *run, struct mcfs_error *err)
         claims_sweep(fs, true);
         inode_for_all(fs->inodes, commit_leftover, fs);
     }
+    if (fs->locks)
+        locks_end_waits(fs->locks);
     temp_names_free(fs->temps);
     if (fs->inodes)
         unopened_free(fs);
     inode_table_free(fs->inodes); /* closes what readers are left, before the store goes */
+    locks_free(fs->locks);
     rc = node_stop(fs->node, err);
     history_free(fs->history);
     if (fs->dirs)

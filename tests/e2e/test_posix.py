@@ -5,6 +5,8 @@ purpose is asserted beside it."""
 import errno
 import os
 import stat
+import subprocess
+import sys
 import threading
 import time
 
@@ -453,8 +455,21 @@ def s_locks(t):
     t("flock then", fcntl.flock, b, fcntl.LOCK_EX | fcntl.LOCK_NB)
     t("lockf", fcntl.lockf, a, fcntl.LOCK_EX | fcntl.LOCK_NB, 10, 0)
     t("lockf by the other descriptor", fcntl.lockf, b, fcntl.LOCK_EX | fcntl.LOCK_NB, 10, 5)
+    # Another process opens the file for itself; it says what it gets.
+    other = """
+import errno, fcntl, os, sys
+fd = os.open(sys.argv[1], os.O_RDWR)
+for call, args in ((fcntl.flock, ()), (fcntl.lockf, (10, 0)), (fcntl.lockf, (10, 10))):
+    try:
+        call(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, *args)
+        print("ok")
+    except OSError as e:
+        print(errno.errorcode[e.errno])
+"""
+    t("by another process", subprocess.check_output, [sys.executable, "-c", other, t.p("f")])
     for fd in (a, b):
         os.close(fd)
+    t("after close", subprocess.check_output, [sys.executable, "-c", other, t.p("f")])
 
 
 def s_access(t):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read-only mounts, on which the kernel opens files without asking."""
+import fcntl
 import json
 import os
 import subprocess
@@ -128,3 +129,12 @@ def test_many_files_are_read(world):
         for i in range(3000):
             assert read(m.key(f"f{i:04d}")) == f"content of {i}".encode() * 10
         m.forget_names()
+
+
+def test_locks_are_the_kernels(ro):
+    """No open file is known here by which a lock could be dropped."""
+    m, _, _ = ro
+    with open(m.key("small"), "rb") as f:
+        fcntl.flock(f, fcntl.LOCK_EX)
+        assert subprocess.run(["flock", "-n", m.key("small"), "true"]).returncode == 1
+    assert subprocess.run(["flock", "-n", m.key("small"), "true"]).returncode == 0
