@@ -147,13 +147,14 @@ int object_publish(struct directory *d, struct record *r, const struct put_end *
     return 0;
 }
 
-/* As object_publish, with what PutStart said. */
+/* As object_publish, with what PutStart said; `old` is the object that is renamed, else replaced.
+ */
 static int publish(struct directory *d, struct key_hash h, struct record *r,
-                   const struct record *from, const struct put_end *p,
+                   const struct record *old, const struct put_end *p,
                    const struct pending_put *pending)
 {
     uint32_t group;
-    if (next_group(d, h, from ? from : r, pending, &group) ||
+    if (next_group(d, h, old, pending, &group) ||
         object_publish(d, r, p, pending->start_wall_ms, group))
         return -1;
     if (pending->hard_pin)
@@ -203,16 +204,16 @@ static int put_end_locked(struct directory *d, const struct put_end *p, struct k
                           struct put_result *out, struct mcfs_error *err)
 {
     uint32_t slot = shard_find(d, h, tenant, p->key), from_slot = 0;
-    struct record *r = slot ? record_at(d, slot) : NULL;
+    struct record *r = record_at(d, slot);
     bool is_new = !slot;
-    if (r && r->version == p->version) { /* done before, and the answer was lost */
+    if (!is_new && r->version == p->version) { /* done before, and the answer was lost */
         out->lease_ms = lease_grant(d->leases, slot, p->client, d->config.lease_ms);
         return 0;
     }
     if (!pending || is_given_up(d, pending))
         return mcfs_fail(err, MCFS_OBJECT_NOT_FOUND, "%.*s: this put was given up",
                          (int)MCFS_MIN(p->key.len, 200), p->key.data);
-    if (r && r->version > p->version && !p->from_version && !p->no_replace) {
+    if (!is_new && r->version > p->version && !p->from_version && !p->no_replace) {
         /* A put that started later has ended first: the result is as if this one had been replaced
          * at once. */
         out->superseded = true;
@@ -223,10 +224,10 @@ static int put_end_locked(struct directory *d, const struct put_end *p, struct k
         return -1;
     /* What was not set aside at PutStart; what goes in this very step makes room for it. */
     uint64_t extra = p->size - MCFS_MIN(p->size, pending->reserved);
-    uint64_t freed = (r ? r->size : 0) + (from_slot ? record_at(d, from_slot)->size : 0);
+    uint64_t freed = (is_new ? 0 : r->size) + (from_slot ? record_at(d, from_slot)->size : 0);
     if (usage_fits(d, p->tenant, tenant, extra, freed, err))
         return -1;
-    if (r && record_discard_elsewhere(d, r, p->client))
+    if (!is_new && record_discard_elsewhere(d, r, p->client))
         out->replaced_version = r->version;
     if (is_new) {
         slot = record_insert(d, h, tenant, p->key, p->size, p->attr.mtime_ns);
@@ -235,8 +236,8 @@ static int put_end_locked(struct directory *d, const struct put_end *p, struct k
                              "the master's directory is full (memory limit)");
     }
     r = record_at(d, slot);
-    const struct record *renamed = from_slot ? record_at(d, from_slot) : NULL;
-    if (publish(d, h, r, renamed, p, pending) || (is_new && record_show(d, slot))) {
+    if (publish(d, h, r, record_at(d, from_slot ? from_slot : slot), p, pending) ||
+        (is_new && record_show(d, slot))) {
         if (is_new)
             record_delete(d, h, slot);
         return mcfs_fail(err, MCFS_NO_AVAILABLE_HANDLE, "the master is out of memory");
