@@ -176,8 +176,14 @@ static void retire_dir(struct fs *fs, struct mcfs_slice tenant, struct mcfs_slic
     struct inode *dir = inode_find(fs->inodes, INODE_DIR, tenant, prefix, 0);
     if (!dir)
         return;
-    dir->gone = true;
-    inode_unlink(fs->inodes, dir);
+    {
+        /* A version of its own: no look-up finds it, and it is freed with the table. */
+        static _Atomic uint64_t retired = 1;
+        MCFS_LOCK_SCOPE(&dir->lock);
+        dir->gone = true;
+        if (inode_rename(fs->inodes, dir, INODE_DIR, prefix, atomic_fetch_add(&retired, 1)))
+            inode_unlink(fs->inodes, dir);
+    }
     inode_unref(fs->inodes, dir);
 }
 

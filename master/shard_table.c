@@ -27,6 +27,18 @@ static uint32_t *entry(const struct directory *d, uint32_t shard, uint32_t i)
     return &d->table[start * (MCFS_SHARD_COUNT + shard) + (i - start)];
 }
 
+/* Look-ahead reads entries and sizes without the lock, as hints: so they are written in one piece.
+ */
+static void set(const struct directory *d, uint32_t shard, uint32_t i, uint32_t e)
+{
+    __atomic_store_n(entry(d, shard, i), e, __ATOMIC_RELAXED);
+}
+
+static uint32_t mask_now(const struct directory *d, uint32_t shard)
+{
+    return __atomic_load_n(&d->shards[shard].mask, __ATOMIC_RELAXED);
+}
+
 static uint32_t tag(uint64_t hash)
 {
     return (uint32_t)(hash >> 50 & 0xf) << SLOT_BITS;
@@ -83,7 +95,7 @@ static void place(struct directory *d, uint32_t shard, uint64_t hash, uint32_t e
     uint32_t mask = d->shards[shard].mask, i = (uint32_t)hash & mask;
     while (*entry(d, shard, i))
         i = (i + 1) & mask;
-    *entry(d, shard, i) = e;
+    set(d, shard, i, e);
 }
 
 /* A stored entry's hash, as far as the table's size needs it. */
@@ -106,9 +118,9 @@ static int grow(struct directory *d, uint32_t shard)
         return -1;
     for (uint32_t i = 0; i < size; i++) {
         old[i] = *entry(d, shard, i);
-        *entry(d, shard, i) = 0;
+        set(d, shard, i, 0);
     }
-    s->mask = size * 2 - 1;
+    __atomic_store_n(&s->mask, size * 2 - 1, __ATOMIC_RELAXED);
     for (uint32_t i = 0; i < size; i++) {
         if (i + 8 < size && old[i + 8])
             __builtin_prefetch(record_at(d, old[i + 8] & SLOT_MAX));
@@ -143,11 +155,11 @@ void shard_del(struct directory *d, struct key_hash h, uint32_t slot)
             break;
         uint32_t home = (uint32_t)hash_of(d, e & SLOT_MAX, mask) & mask;
         if (((j - home) & mask) >= ((j - i) & mask)) {
-            *entry(d, h.shard, i) = e;
+            set(d, h.shard, i, e);
             i = j;
         }
     }
-    *entry(d, h.shard, i) = 0;
+    set(d, h.shard, i, 0);
     s->count--;
 }
 
@@ -158,12 +170,12 @@ uint32_t shard_slot_at(struct directory *d, uint32_t shard, uint32_t i)
 
 void shard_prefetch(struct directory *d, struct key_hash h)
 {
-    __builtin_prefetch(entry(d, h.shard, (uint32_t)h.hash & d->shards[h.shard].mask));
+    __builtin_prefetch(entry(d, h.shard, (uint32_t)h.hash & mask_now(d, h.shard)));
 }
 
 uint32_t shard_first(struct directory *d, struct key_hash h)
 {
-    uint32_t e = __atomic_load_n(entry(d, h.shard, (uint32_t)h.hash & d->shards[h.shard].mask),
+    uint32_t e = __atomic_load_n(entry(d, h.shard, (uint32_t)h.hash & mask_now(d, h.shard)),
                                  __ATOMIC_RELAXED);
     return (e & ~SLOT_MAX) == tag(h.hash) ? e & SLOT_MAX : 0;
 }

@@ -32,6 +32,16 @@ def wait_until(condition, seconds=20, what="condition"):
     raise AssertionError(f"{what} did not come true")
 
 
+def findings(path):
+    """What a sanitizer wrote, without what libfuse 3.14 loses by itself: an INTERRUPT that comes for a request just
+    answered is kept for the next request, and left over at the end."""
+    text = open(path, errors="replace").read()
+    blocks = [b for b in text.split("\n\n") if " leak of " in b]
+    lost = [b for b in blocks if "in 1 object(s)" in b and all(
+        "__interceptor" in line or "libfuse3" in line for line in b.splitlines() if line.lstrip().startswith("#"))]
+    return "" if blocks and len(lost) == len(blocks) else text[:8000]
+
+
 def freeze(pid):
     """SIGSTOP; returns once every thread stands still, which takes a while on a busy machine."""
     os.kill(pid, signal.SIGSTOP)
@@ -238,8 +248,8 @@ class World:
                         problems.append(f"daemon {pid} did not end")
                         os.kill(pid, signal.SIGKILL)
             for f in os.listdir(m.state) if os.path.isdir(m.state) else []:
-                if f.startswith("sanitizer"):
-                    problems.append(open(os.path.join(m.state, f), errors="replace").read()[:8000])
+                if f.startswith("sanitizer") and (found := findings(os.path.join(m.state, f))):
+                    problems.append(found)
         for f in os.listdir(self.dir.name):
             if f.startswith("master-") and "Sanitizer" in open(self.path(f), errors="replace").read():
                 problems.append(open(self.path(f), errors="replace").read()[:8000])
