@@ -46,6 +46,14 @@ static void mark_gone(struct inode *inode, void *arg)
         inode->gone = true;
 }
 
+/* The same when the key goes on with another content.  A writer that was made for an open which is
+ * about to come belongs to what is there then: the kernel would not look a third time. */
+static void mark_replaced(struct inode *inode, void *arg)
+{
+    if (inode->kind != INODE_WRITER || !inode->claimed || inode->opens)
+        mark_gone(inode, arg);
+}
+
 /* A directory that has lost its last key stays on this mount until rmdir: rm -r and rsync count on
  * it. */
 static void keep_parent(struct fs *fs, struct inode *parent, const struct mcfs_cancel *cancel)
@@ -293,7 +301,7 @@ static int publish_temp(const struct rename *r, struct inode *temp, struct mcfs_
         node_put(fs->node, &put, &out, r->cancel, err))
         return -1;
     label_remove(staging_fd(temp->staging), content);
-    inode_for_key(fs->inodes, r->tenant, r->to, mark_gone, NULL);
+    inode_for_key(fs->inodes, r->tenant, r->to, mark_replaced, NULL);
     temp_names_forget(fs->temps, temp);
     temp->published = out.version;
     temp->dirty = false;
@@ -408,7 +416,7 @@ static int rename_file(const struct rename *r, struct mcfs_error *err)
     if (rc || to_temp)
         return rc;
     inode_for_key(fs->inodes, r->tenant, r->from, mark_moved, NULL);
-    inode_for_key(fs->inodes, r->tenant, r->to, mark_gone, NULL);
+    inode_for_key(fs->inodes, r->tenant, r->to, mark_replaced, NULL);
     move_inode(fs, inode_of(r, r->from, out.from_version), r->to, out.version);
     return 0;
 }

@@ -191,7 +191,7 @@ static int open_staged(struct fs *fs, struct handle *h, int flags, const struct 
     loop_may_wait();
     MCFS_LOCK_SCOPE(&inode->lock);
     if (!inode->staging)
-        return inode->kind != INODE_TEMP && !inode->gone ? 1 : mcfs_fail_errno(err, ESTALE, "open");
+        return inode->kind != INODE_TEMP ? 1 : mcfs_fail_errno(err, ESTALE, "open");
     if (flags & O_TRUNC) {
         if (staging_truncate(inode->staging, 0, cancel, err))
             return -1;
@@ -209,8 +209,12 @@ static int open_staged(struct fs *fs, struct handle *h, int flags, const struct 
 static int open_object(struct fs *fs, struct handle *h, const struct mcfs_cancel *cancel,
                        struct mcfs_error *err)
 {
-    if (h->writable)
-        return claim_writer(fs, h->inode, h->pid, cancel, err);
+    if (h->writable) {
+        int rc = claim_writer(fs, h->inode, h->pid, cancel, err);
+        if (rc && err->code == MCFS_OBJECT_NOT_FOUND) /* removed since: O_CREAT makes it anew */
+            mcfs_fail_errno(err, ESTALE, "open for writing");
+        return rc;
+    }
     if (h->inode->kind != INODE_FILE) /* another inode stands for the object: look again */
         return mcfs_fail_errno(err, ESTALE, "open");
     return open_reader(fs, h, cancel, err);
