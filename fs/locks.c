@@ -347,6 +347,15 @@ bool locks_cancel(struct locks *l, struct lock_wait *w)
     return queued;
 }
 
+unsigned locks_waiting(struct locks *l)
+{
+    unsigned n = 0;
+    MCFS_LOCK_SCOPE(&l->lock);
+    for (const struct lock_wait *w = l->waits; w; w = w->next)
+        n++;
+    return n;
+}
+
 void locks_end_waits(struct locks *l)
 {
     for (;;) {

@@ -48,6 +48,9 @@ struct lock_wait {
 };
 
 struct locks *locks_new(void); /* NULL without memory */
+/* Requests that wait for a lock now. */
+unsigned locks_waiting(struct locks *l);
+
 /* Ends all waits with EINTR. */
 void locks_end_waits(struct locks *l);
 /* After the last lock_file was given back. */

@@ -6,6 +6,7 @@
 #include "common/id.h"
 #include "fs/fs.h"
 #include "fs/history.h"
+#include "fs/locks.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -175,6 +176,7 @@ static int write_stats(struct fs *fs, struct mcfs_buf *out, struct mcfs_error *e
         {"lookup_ahead_hits_total", "counter", "look-ups that needed no request to the master",
          node_lookup_hits(fs->node)},
         {"inodes", "gauge", "inodes known to the kernel", inode_count(fs->inodes)},
+        {"locks_waiting", "gauge", "requests that wait for a file lock", locks_waiting(fs->locks)},
         {"cluster_nodes", "gauge", "nodes of the cluster, as this one last heard",
          mcfs_master_nodes_seen(node_master(fs->node))},
         {"master_calls_total", "counter", "requests to the master",

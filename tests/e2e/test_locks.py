@@ -2,12 +2,13 @@
 """fcntl and flock between processes of one mount, each of which has an inode of its own."""
 import fcntl
 import os
+import select
 import signal
 import subprocess
 import sys
 
 import pytest
-from harness import Mount
+from harness import PATIENCE, Mount, wait_until
 
 # Opens a file and does what it reads: one word each line, answered by one line.
 CHILD = """
@@ -48,6 +49,8 @@ class Child:
         self.p.stdin.flush()
 
     def answer(self):
+        ready, _, _ = select.select([self.p.stdout], [], [], 60 * PATIENCE)
+        assert ready, "no answer"
         return self.p.stdout.readline().strip()
 
     def __call__(self, *words):
@@ -79,17 +82,9 @@ def children(world):
         c.end()
 
 
-def wait_until_queued(child):
-    """The child sleeps in a lock request: its system call says so."""
-    for _ in range(2000):
-        stack = open(f"/proc/{child.p.pid}/syscall").read().split()
-        if stack[0] in ("72", "73"):  # fcntl, flock
-            return
-        try:
-            child.p.wait(0.005)
-        except subprocess.TimeoutExpired:
-            pass
-    raise AssertionError("it does not wait")
+def wait_until_queued(mount, count=1):
+    """Until so many requests wait for a lock in the daemon."""
+    wait_until(lambda: mount.stats()["locks_waiting"] >= count, what="waiting for a lock")
 
 
 MODES = [("rw", "rw"), ("r", "rw"), ("rw", "r"), ("w", "rw"), ("r", "r")]
@@ -135,7 +130,7 @@ def test_a_waiter_gets_it(children, call, how, mode):
     a, b = children(mode), children()
     assert a(call, SH) == "ok"
     b.ask(call, EX)
-    wait_until_queued(b)
+    wait_until_queued(children.mount)
     if how == "unlock":
         assert a(call, UN) == "ok"
     elif how == "close":
@@ -154,13 +149,13 @@ def test_an_interrupt_ends_the_wait(children, call):
     a, b, c = children(), children(), children()
     assert a(call, EX) == "ok"
     b.ask(call, EX)
-    wait_until_queued(b)
+    wait_until_queued(children.mount)
     os.kill(b.p.pid, signal.SIGINT)
     assert b.answer() == "interrupted"
     assert a(call, UN) == "ok"
     assert c(call, EX | NB) == "ok"
     b.ask(call, EX)
-    wait_until_queued(b)
+    wait_until_queued(children.mount)
     b.p.kill()
     assert b.p.wait() == -signal.SIGKILL
 
@@ -178,6 +173,7 @@ def test_many_waiters_do_not_stop_the_mount(children):
             fcntl.flock(fd, EX)
             os._exit(0)
         waiters.append(pid)
+    wait_until_queued(m, count)
     assert open(m.key("g"), "rb").read() == b"y" * 100
     with open(m.key("h"), "wb") as f:
         f.write(b"z")
@@ -190,7 +186,7 @@ def test_deadlock(children):
     assert a("lockf", EX, 10, 0) == "ok"
     assert b("lockf", EX, 10, 50) == "ok"
     a.ask("lockf", EX, 10, 50)
-    wait_until_queued(a)
+    wait_until_queued(children.mount)
     assert b("lockf", EX, 10, 0) in ("EDEADLK", "EDEADLOCK")  # one number, two names
     assert b("lockf", UN, 10, 50) == "ok"
     assert a.answer() == "ok"
