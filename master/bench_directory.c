@@ -19,29 +19,6 @@
 
 #define BATCH 64
 
-static void ignore(void *arg, uint32_t node, struct mcfs_slice t, struct mcfs_slice k, uint64_t v)
-{
-    (void)arg, (void)node, (void)t, (void)k, (void)v;
-}
-
-static bool yes(void *arg, uint32_t node)
-{
-    (void)arg, (void)node;
-    return true;
-}
-
-static bool known(void *arg)
-{
-    (void)arg;
-    return true;
-}
-
-static struct mcfs_slice endpoint(void *arg, uint32_t node)
-{
-    (void)arg, (void)node;
-    return mcfs_slice_str("127.0.0.1:17001");
-}
-
 static uint64_t rss_bytes(void)
 {
     unsigned long size, resident;
@@ -64,14 +41,7 @@ static struct mcfs_slice key_of(uint64_t i, char key[128])
 
 static struct directory *make(void)
 {
-    struct directory_config config = {.lease_ms = 10000,
-                                      .put_discard_ms = 30000,
-                                      .recall = ignore,
-                                      .discard = ignore,
-                                      .connected = yes,
-                                      .may_hold_lease = yes,
-                                      .leases_known = known,
-                                      .endpoint = endpoint};
+    struct directory_config config = directory_alone("127.0.0.1:17001");
     struct mcfs_error err = MCFS_ERROR_INIT;
     struct directory *d = directory_new(&config, &err);
     if (!d) {

@@ -55,6 +55,10 @@ struct directory_config {
     void *arg;
 };
 
+/* A config to start from where no master runs around the directory: notices go nowhere, and either
+ * every node is connected and reached at `endpoint` (a text that lasts), or, with NULL, none is. */
+struct directory_config directory_alone(const char *endpoint);
+
 struct directory *directory_new(const struct directory_config *config, struct mcfs_error *err);
 void directory_free(struct directory *d);
 

@@ -5,30 +5,6 @@
 #include "common/clock.h"
 #include "master/checkpoint.h"
 
-static void ignore(void *arg, uint32_t node, struct mcfs_slice tenant, struct mcfs_slice key,
-                   uint64_t version)
-{
-    (void)arg, (void)node, (void)tenant, (void)key, (void)version;
-}
-
-static bool no_node(void *arg, uint32_t node)
-{
-    (void)arg, (void)node;
-    return false;
-}
-
-static bool known(void *arg)
-{
-    (void)arg;
-    return true;
-}
-
-static struct mcfs_slice no_endpoint(void *arg, uint32_t node)
-{
-    (void)arg, (void)node;
-    return MCFS_SLICE_LITERAL("");
-}
-
 static int try_one(struct directory *d, struct mcfs_object_store *store, const char *cluster,
                    const char *id, const struct mcfs_restore_check_watch *watch,
                    struct mcfs_restore_check *out, struct mcfs_error *err)
@@ -78,14 +54,7 @@ int mcfs_restore_check(struct mcfs_object_store *store, const char *cluster, con
                        const struct mcfs_restore_check_watch *watch, struct mcfs_restore_check *out,
                        struct mcfs_error *err)
 {
-    struct directory_config config = {.lease_ms = 10000,
-                                      .put_discard_ms = 30000,
-                                      .recall = ignore,
-                                      .discard = ignore,
-                                      .connected = no_node,
-                                      .may_hold_lease = no_node,
-                                      .leases_known = known,
-                                      .endpoint = no_endpoint};
+    struct directory_config config = directory_alone(NULL);
     *out = (struct mcfs_restore_check){0};
     struct directory *d = directory_new(&config, err);
     if (!d)

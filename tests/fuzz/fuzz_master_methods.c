@@ -33,30 +33,6 @@ static char cluster[] = "c";
 static char dir[] = "/tmp/mcfs-fuzz-XXXXXX";
 static bool done[METHODS]; /* without an error, at least once */
 
-static void on_notice(void *arg, uint32_t node, struct mcfs_slice tenant, struct mcfs_slice key,
-                      uint64_t version)
-{
-    (void)arg, (void)node, (void)tenant, (void)key, (void)version;
-}
-
-static bool yes(void *arg, uint32_t node)
-{
-    (void)arg, (void)node;
-    return true;
-}
-
-static bool known(void *arg)
-{
-    (void)arg;
-    return true;
-}
-
-static struct mcfs_slice endpoint(void *arg, uint32_t node)
-{
-    (void)arg, (void)node;
-    return mcfs_slice_str("n:1");
-}
-
 static uint32_t no_nodes(void *arg, struct snap_node *out, uint32_t max)
 {
     (void)arg, (void)out, (void)max;
@@ -109,16 +85,10 @@ static void set_up(void)
 {
     struct mcfs_error err = MCFS_ERROR_INIT;
     char key[] = "bound team 000102030405060708090a0b0c0d0e0f";
-    struct directory_config config = {.lease_ms = 100,
-                                      .soft_pin_ms = 1000,
-                                      .put_discard_ms = 30000,
-                                      .recall = on_notice,
-                                      .discard = on_notice,
-                                      .connected = yes,
-                                      .may_hold_lease = yes,
-                                      .leases_known = known,
-                                      .endpoint = endpoint};
+    struct directory_config config = directory_alone("n:1");
     struct mcfs_rpc_server_config server = {.handler = service_handle, .arg = &m, .threads = 1};
+    config.lease_ms = 100;
+    config.soft_pin_ms = 1000;
     mcfs_log_init("fuzz", MCFS_LOG_ERROR);
     m.epoch = 1;
     m.flags.cluster_id = cluster;

@@ -22,40 +22,11 @@ static void on_recall(void *arg, uint32_t node, struct mcfs_slice t, struct mcfs
     atomic_fetch_add(&recalls, 1);
 }
 
-static void on_discard(void *arg, uint32_t node, struct mcfs_slice t, struct mcfs_slice k,
-                       uint64_t v)
-{
-    (void)arg, (void)node, (void)t, (void)k, (void)v;
-}
-
-static bool yes(void *arg, uint32_t node)
-{
-    (void)arg, (void)node;
-    return true;
-}
-
-static bool known(void *arg)
-{
-    (void)arg;
-    return true;
-}
-
-static struct mcfs_slice endpoint(void *arg, uint32_t node)
-{
-    (void)arg, (void)node;
-    return mcfs_slice_str("unix:/x");
-}
-
 static struct directory *make(uint32_t lease_ms)
 {
-    struct directory_config config = {.lease_ms = lease_ms,
-                                      .put_discard_ms = 30000,
-                                      .recall = on_recall,
-                                      .discard = on_discard,
-                                      .connected = yes,
-                                      .may_hold_lease = yes,
-                                      .leases_known = known,
-                                      .endpoint = endpoint};
+    struct directory_config config = directory_alone("unix:/x");
+    config.lease_ms = lease_ms;
+    config.recall = on_recall;
     struct mcfs_error err = MCFS_ERROR_INIT;
     struct directory *d = directory_new(&config, &err);
     cr_assert_not_null(d, "%s", err.msg);

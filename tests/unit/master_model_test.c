@@ -20,30 +20,6 @@
 #define PENDING 12
 #define LIMIT 400 /* bytes of each tenant */
 
-static void no_notice(void *arg, uint32_t node, struct mcfs_slice t, struct mcfs_slice k,
-                      uint64_t v)
-{
-    (void)arg, (void)node, (void)t, (void)k, (void)v;
-}
-
-static bool yes(void *arg, uint32_t node)
-{
-    (void)arg, (void)node;
-    return true;
-}
-
-static bool known(void *arg)
-{
-    (void)arg;
-    return true;
-}
-
-static struct mcfs_slice endpoint(void *arg, uint32_t node)
-{
-    (void)arg, (void)node;
-    return mcfs_slice_str("unix:/x");
-}
-
 static int limit(void *arg, struct mcfs_slice tenant, uint64_t *bytes, struct mcfs_error *err)
 {
     (void)arg, (void)tenant, (void)err;
@@ -53,17 +29,11 @@ static int limit(void *arg, struct mcfs_slice tenant, uint64_t *bytes, struct mc
 
 static struct directory *make(bool quotas)
 {
-    struct directory_config config = {.lease_ms = 0, /* leases have tests of their own */
-                                      .soft_pin_ms = 3600000,
-                                      .put_discard_ms = 3600000,
-                                      .put_release_ms = 3600000,
-                                      .recall = no_notice,
-                                      .discard = no_notice,
-                                      .connected = yes,
-                                      .may_hold_lease = yes,
-                                      .leases_known = known,
-                                      .endpoint = endpoint,
-                                      .quota = quotas ? limit : NULL};
+    struct directory_config config = directory_alone("unix:/x");
+    config.lease_ms = 0; /* leases have tests of their own */
+    config.soft_pin_ms = config.put_discard_ms = config.put_release_ms = 3600000;
+    if (quotas)
+        config.quota = limit;
     struct directory *d = directory_new(&config, NULL);
     cr_assert_not_null(d);
     directory_client(d, (struct mcfs_id){1, 1});

@@ -21,42 +21,14 @@ static void on_recall(void *arg, uint32_t node, struct mcfs_slice t, struct mcfs
     recalls[node % 16]++;
 }
 
-static void on_discard(void *arg, uint32_t node, struct mcfs_slice t, struct mcfs_slice k,
-                       uint64_t v)
-{
-    (void)arg, (void)node, (void)t, (void)k, (void)v;
-}
-
-static bool yes(void *arg, uint32_t node)
-{
-    (void)arg, (void)node;
-    return true;
-}
-
-static bool known(void *arg)
-{
-    (void)arg;
-    return true;
-}
-
-static struct mcfs_slice endpoint(void *arg, uint32_t node)
-{
-    (void)arg, (void)node;
-    return mcfs_slice_str("unix:/x");
-}
-
 static struct directory *make(uint32_t discard_ms, uint32_t release_ms)
 {
-    struct directory_config config = {.lease_ms = 60000,
-                                      .soft_pin_ms = 50000,
-                                      .put_discard_ms = discard_ms,
-                                      .put_release_ms = release_ms,
-                                      .recall = on_recall,
-                                      .discard = on_discard,
-                                      .connected = yes,
-                                      .may_hold_lease = yes,
-                                      .leases_known = known,
-                                      .endpoint = endpoint};
+    struct directory_config config = directory_alone("unix:/x");
+    config.lease_ms = 60000;
+    config.soft_pin_ms = 50000;
+    config.put_discard_ms = discard_ms;
+    config.put_release_ms = release_ms;
+    config.recall = on_recall;
     struct directory *d = directory_new(&config, NULL);
     cr_assert_not_null(d);
     memset(recalls, 0, sizeof(recalls));
