@@ -19,6 +19,7 @@
 #include "fs/inode.h"
 #include "fs/local_dirs.h"
 #include "fs/node/node.h"
+#include "fs/opened.h"
 #include "fs/options.h"
 #include "fs/passthrough.h"
 #include "fs/temp_names.h"
@@ -35,6 +36,7 @@ struct fs {
     struct inode *unopened[1024]; /* that have a reader, latest last; references held */
     unsigned unopened_next;
     struct inode_table *inodes;
+    struct opened_lists opened;
     struct local_dirs *dirs;
     struct temp_names *temps;
     struct locks *locks; /* of fcntl and flock */

@@ -7,7 +7,7 @@
 #include "fs/fs.h"
 
 struct handle {
-    struct fs *fs;
+    struct opened opened;
     struct inode *inode;           /* reference held */
     struct replica_reader *reader; /* FILE: the version's bytes */
     char *content;                 /* control files: what they said at open */

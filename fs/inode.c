@@ -14,6 +14,7 @@
 struct stripe {
     pthread_mutex_t lock;
     struct mcfs_table names;
+    struct inode *nameless; /* unlinked while somebody has them */
 } __attribute__((aligned(64)));
 
 struct inode_table {
@@ -133,10 +134,29 @@ static int link_inode(struct stripe *s, uint64_t hash, struct inode *i)
     return 0;
 }
 
-static void unlink_inode(struct stripe *s, uint64_t hash, struct inode *i)
+static void add_nameless(struct stripe *s, struct inode *i)
 {
-    if (!i->linked)
+    i->prev = NULL;
+    i->next = s->nameless;
+    if (i->next)
+        i->next->prev = i;
+    s->nameless = i;
+}
+
+static void remove_nameless(struct stripe *s, struct inode *i)
+{
+    if (i->next)
+        i->next->prev = i->prev;
+    *(i->prev ? &i->prev->next : &s->nameless) = i->next;
+}
+
+/* Takes an inode out of the table, wherever it hangs. */
+static void take_out(struct stripe *s, uint64_t hash, struct inode *i)
+{
+    if (!i->linked) {
+        remove_nameless(s, i);
         return;
+    }
     struct inode *head = first(s, hash, inode_tenant(i), inode_key(i));
     if (head == i) {
         mcfs_table_del(&s->names, i);
@@ -170,19 +190,24 @@ struct inode_table *inode_table_new(void)
     return t;
 }
 
+static void destroy_list(struct inode_table *t, struct inode *head)
+{
+    while (head) {
+        struct inode *next = head->next;
+        destroy(t, head);
+        head = next;
+    }
+}
+
 void inode_table_free(struct inode_table *t)
 {
     if (!t)
         return;
     for (unsigned k = 0; k < STRIPES; k++) {
         struct inode *head;
-        for (size_t at = 0; (head = mcfs_table_next(&t->stripes[k].names, &at));) {
-            while (head) {
-                struct inode *next = head->next;
-                destroy(t, head);
-                head = next;
-            }
-        }
+        for (size_t at = 0; (head = mcfs_table_next(&t->stripes[k].names, &at));)
+            destroy_list(t, head);
+        destroy_list(t, t->stripes[k].nameless);
         mcfs_table_free(&t->stripes[k].names);
         pthread_mutex_destroy(&t->stripes[k].lock);
     }
@@ -374,13 +399,15 @@ int inode_rename(struct inode_table *t, struct inode *i, enum inode_kind kind,
     uint64_t from_hash = inode_hash(i), to_hash = hash_name(name->tenant, name->key);
     struct stripe *from = stripe_of(t, from_hash), *to = stripe_of(t, to_hash);
     lock_two(from, to);
-    unlink_inode(from, from_hash, i);
+    take_out(from, from_hash, i);
     name->older = atomic_load(&i->name);
     atomic_store(&i->name, name);
     atomic_store(&i->stripe, (unsigned)(to_hash >> 58));
     i->kind = kind;
     i->version = version;
     int rc = link_inode(to, to_hash, i);
+    if (rc)
+        add_nameless(to, i);
     pthread_mutex_unlock(&to->lock);
     if (from != to)
         pthread_mutex_unlock(&from->lock);
@@ -390,7 +417,10 @@ int inode_rename(struct inode_table *t, struct inode *i, enum inode_kind kind,
 void inode_unlink(struct inode_table *t, struct inode *i)
 {
     struct stripe *s = lock_stripe(t, i);
-    unlink_inode(s, inode_hash(i), i);
+    if (i->linked) {
+        take_out(s, inode_hash(i), i);
+        add_nameless(s, i);
+    }
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -404,7 +434,7 @@ static void drop(struct inode_table *t, struct inode *i, uint64_t kernel, uint32
     i->refs -= daemon;
     bool last = i->kernel_refs == 0 && i->refs == 0;
     if (last)
-        unlink_inode(s, inode_hash(i), i);
+        take_out(s, inode_hash(i), i);
     pthread_mutex_unlock(&s->lock);
     if (last)
         destroy(t, i);

@@ -53,7 +53,8 @@ struct inode {
     uint64_t kernel_refs; /* look-ups to be forgotten */
     uint32_t refs;        /* of the daemon */
     bool linked;          /* found by the table */
-    struct inode *next;   /* with the same name: other versions and writers */
+    struct inode *next;   /* with the same name: other versions and writers; or nameless ones, */
+    struct inode *prev;   /* which the table keeps to free them with the rest */
     _Atomic(struct inode_name *) name;
     atomic_uint stripe;       /* of the table, by the name */
     _Atomic uint64_t version; /* FILE; 0 elsewhere */

@@ -14,6 +14,8 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+static void release_opened(struct fs *fs, struct opened *o);
+
 static struct handle *handle_new(struct fs *fs, struct inode *inode, int pid,
                                  struct mcfs_error *err)
 {
@@ -22,9 +24,10 @@ static struct handle *handle_new(struct fs *fs, struct inode *inode, int pid,
         mcfs_fail_errno(err, ENOMEM, "open");
         return NULL;
     }
-    h->fs = fs;
     h->inode = inode_ref(fs->inodes, inode);
     h->pid = pid;
+    h->opened.release = release_opened;
+    opened_add(&fs->opened, &h->opened);
     return h;
 }
 
@@ -117,6 +120,7 @@ static void push_small(struct fs *fs, struct handle *h)
 static void handle_free(struct fs *fs, struct handle *h)
 {
     (void)atomic_load_explicit(&h->uses, memory_order_acquire);
+    opened_remove(&fs->opened, &h->opened);
     detach(fs, h);
     node_reader_close(h->reader);
     free(h->content);
@@ -287,8 +291,8 @@ void fs_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
     rc = backing_id ? passthrough_reply_open(req, fi, backing_id) : fuse_reply_open(req, fi);
     if (backing_id)
         atomic_fetch_add_explicit(&fs->counters.passthrough_opens, 1, memory_order_relaxed);
-    if (rc == -ENOENT)
-        fs_release(NULL, ino, fi);
+    if (rc == -ENOENT) /* the open was interrupted */
+        release_opened(fs, &h->opened);
 }
 
 /* The key of a new name; 0 or -1 with the errno of a bad one. */
@@ -391,7 +395,7 @@ void fs_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,
     fi->fh = (uint64_t)(uintptr_t)h;
     fi->keep_cache = h->cached;
     if (fuse_reply_create(req, &e, fi) == -ENOENT) {
-        fs_release(NULL, e.ino, fi);
+        release_opened(fs, &h->opened);
         inode_forget(fs->inodes, inode, 1);
     }
 }
@@ -502,15 +506,11 @@ void fs_fsync(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_file_inf
         fuse_reply_err(req, 0);
 }
 
-/* The last descriptor of an open file is gone.  req is NULL when the open itself was interrupted.
- */
-void fs_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+/* The last descriptor of an open file is gone. */
+static void release(struct fs *fs, struct handle *h)
 {
-    struct handle *h = handle_of(fi);
-    struct fs *fs = h->fs;
     struct inode *inode = h->inode;
     struct mcfs_error err = MCFS_ERROR_INIT;
-    (void)ino;
     if (h->staged) {
         loop_may_wait();
         MCFS_LOCK_SCOPE(&inode->lock);
@@ -532,6 +532,16 @@ void fs_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
     if (locks) /* also what a reader locked, whose close asks for no FLUSH */
         locks_drop_via(locks, h);
     handle_free(fs, h);
-    if (req)
-        fuse_reply_err(req, 0);
+}
+
+static void release_opened(struct fs *fs, struct opened *o)
+{
+    release(fs, MCFS_CONTAINER_OF(o, struct handle, opened));
+}
+
+void fs_release(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
+{
+    (void)ino;
+    release(fs_of(req), handle_of(fi));
+    fuse_reply_err(req, 0);
 }

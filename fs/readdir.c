@@ -37,6 +37,7 @@ struct items {
 };
 
 struct dir_handle {
+    struct opened opened;
     pthread_mutex_t lock; /* one reader of a handle at a time */
     struct inode *inode;
     struct items local;
@@ -297,12 +298,18 @@ static int begin_listing(struct fs *fs, struct dir_handle *d, const struct mcfs_
 
 static void dir_free(struct fs *fs, struct dir_handle *d)
 {
+    opened_remove(&fs->opened, &d->opened);
     forget_pieces(d);
     items_free(&d->local);
     items_free(&d->batch);
     inode_unref(fs->inodes, d->inode);
     pthread_mutex_destroy(&d->lock);
     free(d);
+}
+
+static void release_opened(struct fs *fs, struct opened *o)
+{
+    dir_free(fs, MCFS_CONTAINER_OF(o, struct dir_handle, opened));
 }
 
 void fs_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
@@ -316,6 +323,8 @@ void fs_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
     }
     pthread_mutex_init(&d->lock, NULL);
     d->inode = inode_ref(fs->inodes, inode);
+    d->opened.release = release_opened;
+    opened_add(&fs->opened, &d->opened);
     d->pieces = (struct mcfs_table)MCFS_TABLE_INIT(piece_hash);
     fi->fh = (uint64_t)(uintptr_t)d;
     struct fs_cancel c;

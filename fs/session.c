@@ -251,6 +251,7 @@ static int start_parts(struct run *run, const struct source *source, struct stat
     pthread_mutex_init(&fs->claims_lock, NULL);
     pthread_mutex_init(&fs->unopened_lock, NULL);
     pthread_rwlock_init(&fs->notify_lock, NULL);
+    opened_init(&fs->opened);
     _cleanup_free_ char *history = state_dir_path(state, "history");
     fs->history = history_new(history);
     fs->inodes = inode_table_new();
@@ -289,12 +290,13 @@ static int stop_parts(struct run *run, struct mcfs_error *err)
     atomic_store(&run->stopping, true);
     if (run->janitor_started)
         pthread_join(run->janitor, NULL);
+    if (fs->locks)
+        locks_end_waits(fs->locks);
     if (fs->node) {
+        opened_release_all(&fs->opened, fs);
         claims_sweep(fs, true);
         inode_for_all(fs->inodes, commit_leftover, fs);
     }
-    if (fs->locks)
-        locks_end_waits(fs->locks);
     temp_names_free(fs->temps);
     if (fs->inodes)
         unopened_free(fs);
