@@ -8,8 +8,39 @@
 
 struct listing {
     struct mcfs_buf *to;
+    uint64_t run; /* of this master, as cookies carry it */
     uint32_t count;
 };
+
+/*
+ * A cookie is a place in the directory's children, 32 bits, which only this run of the master
+ * knows: after a restart others stand there.  So it carries the run, and one of an earlier run is
+ * refused rather than answered with a listing that leaves entries out.
+ */
+#define PLACE_BITS 32
+#define RUN_MASK 0xffffffull
+
+static uint64_t run_bits(const struct master *m)
+{
+    return (m->epoch & RUN_MASK) << PLACE_BITS;
+}
+
+static uint64_t cookie_of(uint64_t run, uint64_t place)
+{
+    return place ? run | place : 0;
+}
+
+static int place_of(uint64_t run, uint64_t cookie, uint64_t *place, struct mcfs_error *err)
+{
+    *place = cookie & ((1ull << PLACE_BITS) - 1);
+    if (cookie == cookie_of(run, *place))
+        return 0;
+    mcfs_fail(err, MCFS_INVALID_PARAMS,
+              "the listing began before the master was restarted, and cannot go on");
+    if (err)
+        err->errnum = ESTALE;
+    return -1;
+}
 
 static void list_one(const struct list_entry *e, void *arg)
 {
@@ -18,7 +49,7 @@ static void list_one(const struct list_entry *e, void *arg)
     mp_put_str(l->to, e->name);
     mp_put_bool(l->to, e->is_dir);
     mp_put_bool(l->to, e->shadowed);
-    mp_put_uint(l->to, e->cookie);
+    mp_put_uint(l->to, cookie_of(l->run, e->cookie));
     mp_put_uint(l->to, e->version);
     mp_put_uint(l->to, e->size);
     put_attr(l->to, &e->attr);
@@ -29,19 +60,26 @@ static int answer_listing(struct master *m, struct mcfs_rpc_request *r, bool nam
                           void (*fn)(const struct list_entry *e, void *arg), struct mcfs_error *err)
 {
     struct mcfs_slice tenant, path;
-    uint64_t cookie, max, next;
-    if (!mp_read_raw(&r->params, &tenant) || !mp_read_raw(&r->params, &path) ||
-        !mp_read_uint(&r->params, &cookie) || !mp_read_uint(&r->params, &max))
+    uint64_t session, cookie, max, place, next;
+    uint32_t node;
+    if (!mp_read_uint(&r->params, &session) || !mp_read_raw(&r->params, &tenant) ||
+        !mp_read_raw(&r->params, &path) || !mp_read_uint(&r->params, &cookie) ||
+        !mp_read_uint(&r->params, &max))
         return bad_params(r, err);
+    /* To a node, a listing without what the node itself stores would be wrong: it waits until a new
+     * master has its inventory. */
+    struct listing l = {.run = run_bits(m)};
+    if (session_node(m, session, &node, err) || place_of(l.run, cookie, &place, err))
+        return -1;
     _cleanup_buf_ struct mcfs_buf entries = MCFS_BUF_INIT;
-    struct listing l = {.to = &entries};
+    l.to = &entries;
     size_t at = mp_begin_array(&entries);
-    if (directory_list(m->directory, tenant, path, cookie, (uint32_t)MCFS_MIN(max, LIST_MAX), names,
+    if (directory_list(m->directory, tenant, path, place, (uint32_t)MCFS_MIN(max, LIST_MAX), names,
                        fn, &l, &next, err))
         return -1;
     mp_end_array(&entries, at, l.count);
     mp_put_array(r->result, 2); /* the cookie is known last */
-    mp_put_uint(r->result, next);
+    mp_put_uint(r->result, cookie_of(l.run, next));
     mcfs_buf_append(r->result, entries.data, entries.len);
     r->result->failed |= entries.failed;
     return 0;
@@ -58,7 +96,7 @@ static void list_name(const struct list_entry *e, void *arg)
     mp_put_array(l->to, 3);
     mp_put_str(l->to, e->name);
     mp_put_uint(l->to, e->is_dir ? 1 : e->shadowed ? 2 : 0);
-    mp_put_uint(l->to, e->cookie);
+    mp_put_uint(l->to, cookie_of(l->run, e->cookie));
     l->count++;
 }
 

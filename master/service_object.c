@@ -327,12 +327,14 @@ int method_set_attr(struct master *m, struct mcfs_rpc_request *r, struct mcfs_er
 int method_set_soft_pin(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err)
 {
     struct mcfs_slice tenant, key;
-    uint64_t ms = SOFT_PIN_DEFAULT;
+    uint64_t session, ms = SOFT_PIN_DEFAULT;
+    uint32_t node;
     struct mp_reader *p = &r->params;
-    if (!mp_read_raw(p, &tenant) || !mp_read_raw(p, &key) ||
+    if (!read_caller(p, &session, &tenant) || !mp_read_raw(p, &key) ||
         !(mp_peek(p) == MP_NIL ? mp_read_nil(p) : mp_read_uint(p, &ms)))
         return bad_params(r, err);
-    if (directory_set_soft_pin(m->directory, tenant, key, &ms, err))
+    if (session_node(m, session, &node, err) ||
+        directory_set_soft_pin(m->directory, tenant, key, &ms, err))
         return -1;
     mp_put_array(r->result, 1);
     mp_put_uint(r->result, ms);
@@ -342,11 +344,14 @@ int method_set_soft_pin(struct master *m, struct mcfs_rpc_request *r, struct mcf
 int method_set_pin(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err)
 {
     struct mcfs_slice tenant, key;
+    uint64_t session;
+    uint32_t node;
     bool hard;
-    if (!mp_read_raw(&r->params, &tenant) || !mp_read_raw(&r->params, &key) ||
+    if (!read_caller(&r->params, &session, &tenant) || !mp_read_raw(&r->params, &key) ||
         !mp_read_bool(&r->params, &hard))
         return bad_params(r, err);
-    if (directory_set_hard_pin(m->directory, tenant, key, hard, err))
+    if (session_node(m, session, &node, err) ||
+        directory_set_hard_pin(m->directory, tenant, key, hard, err))
         return -1;
     mp_put_nil(r->result);
     return 0;

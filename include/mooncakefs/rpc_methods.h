@@ -43,11 +43,12 @@
       "The same for many keys.")                                                                   \
     X(LOOKUP, "Lookup", "[session, tenant, path]", "[object or nil, directory's mtime_ns or nil]", \
       "What a path is: an object, a directory, both or neither.")                                  \
-    X(LIST, "List", "[tenant, directory, cookie, max]",                                            \
+    X(LIST, "List", "[session, tenant, directory, cookie, max]",                                   \
       "[next cookie, [[name, directory?, shadowed?, cookie, version, size, mode, uid, gid, "       \
       "mtime_ns] ...]]",                                                                           \
-      "Children of a directory (\"\" or ending in '/') behind a cookie; next cookie 0: no more.")  \
-    X(LIST_NAMES, "ListNames", "[tenant, directory, cookie, max]",                                 \
+      "Children of a directory (\"\" or ending in '/') behind a cookie of this master's run; "     \
+      "next cookie 0: no more.")                                                                   \
+    X(LIST_NAMES, "ListNames", "[session, tenant, directory, cookie, max]",                        \
       "[next cookie, [[name, kind, cookie] ...]]",                                                 \
       "The names alone; kind: 0 object, 1 directory, 2 an object that a directory shadows.")       \
     X(LOOKUP_AHEAD, "LookupAhead", "[session, tenant, path, max]",                                 \
@@ -79,8 +80,8 @@
     X(SET_ATTR, "SetAttr",                                                                         \
       "[session, tenant, key, version or 0, valid bits, mode, uid, gid, mtime_ns]",                \
       "[mode, uid, gid, mtime_ns]", "Changes attributes; bits: 1 mode, 2 uid, 4 gid, 8 mtime.")    \
-    X(SET_PIN, "SetPin", "[tenant, key, hard?]", "nil", "Sets or clears the hard pin.")            \
-    X(SET_SOFT_PIN, "SetSoftPin", "[tenant, key, ms or nil]", "[ms]",                              \
+    X(SET_PIN, "SetPin", "[session, tenant, key, hard?]", "nil", "Sets or clears the hard pin.")   \
+    X(SET_SOFT_PIN, "SetSoftPin", "[session, tenant, key, ms or nil]", "[ms]",                     \
       "Pins softly for a time (nil: the default's; 0: not any more).")                             \
     X(TENANTS, "Tenants", "[]", "[[tenant, objects, bytes] ...]", "Tenants that have objects.")    \
     X(NODES, "Nodes", "[]",                                                                        \

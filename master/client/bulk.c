@@ -11,7 +11,7 @@ int mcfs_master_set_pin(struct mcfs_master *m, struct mcfs_slice tenant, struct 
     mp_put_str(&p, tenant);
     mp_put_str(&p, key);
     mp_put_bool(&p, hard);
-    return master_call(m, "SetPin", false, 3, &p, &reply, cancel, err);
+    return master_call(m, "SetPin", true, 3, &p, &reply, cancel, err);
 }
 
 int mcfs_master_set_soft_pin(struct mcfs_master *m, struct mcfs_slice tenant, struct mcfs_slice key,
@@ -26,7 +26,7 @@ int mcfs_master_set_soft_pin(struct mcfs_master *m, struct mcfs_slice tenant, st
         mp_put_uint(&p, *ms);
     else
         mp_put_nil(&p);
-    return master_call(m, "SetSoftPin", false, 3, &p, &reply, cancel, err);
+    return master_call(m, "SetSoftPin", true, 3, &p, &reply, cancel, err);
 }
 
 /* Takes [next cursor, [[key, 0, removed version] or [key, code, text] ...]] apart. */

@@ -244,7 +244,7 @@ static int ask_listing(struct mcfs_master *m, const char *method, struct mcfs_sl
     mp_put_str(&p, dir);
     mp_put_uint(&p, cookie);
     mp_put_uint(&p, max);
-    if (master_call(m, method, false, 4, &p, reply, cancel, err))
+    if (master_call(m, method, true, 4, &p, reply, cancel, err))
         return -1;
     struct mp_reader *r = &reply->result;
     if (!mp_read_array_of(r, 2) || !mp_read_uint(r, next) || !mp_read_array(r, n))

@@ -295,8 +295,8 @@ def test_tenants_of_a_key(world, bound):
 def test_what_a_bound_key_cannot_ask(world, bound):
     master, _ = bound
     with Rpc(master.address, key=A) as rpc:
-        for method, *params in (["GetReplicaList", 0, "blue", "k"], ["List", "blue", "", 0, 10],
-                                ["PutStart", 0, "default", "k", 1, True], ["SetPin", "blue", "k", True],
+        for method, *params in (["GetReplicaList", 0, "blue", "k"], ["List", 0, "blue", "", 0, 10],
+                                ["PutStart", 0, "default", "k", 1, True], ["SetPin", 0, "blue", "k", True],
                                 ["Remove", 0, "blue", "k", 0, True], ["SnapshotList"],
                                 ["SnapshotCreate"], ["SnapshotPrune", 1, 0]):
             with pytest.raises(RpcError) as e:

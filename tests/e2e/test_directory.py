@@ -50,8 +50,8 @@ def test_put_with_config(master):
     a, b, c = n.get("a"), n.get("b"), n.get("c")
     assert a[8] is True and 1_700_000 < a[11] <= 1_800_000 and a[12] == b"g"
     assert 0 < b[11] <= 5000 and c[11] == 0 and c[12] == b""
-    assert n.rpc.call("SetSoftPin", "default", "c", None) == [1_800_000]
-    assert n.rpc.call("SetSoftPin", "default", "a", 0) == [0]
+    assert n.rpc.call("SetSoftPin", 0, "default", "c", None) == [1_800_000]
+    assert n.rpc.call("SetSoftPin", 0, "default", "a", 0) == [0]
     assert n.get("c")[11] > 0 and n.get("a")[11] == 0
     for bad in ({"colour": 1}, {"group": 5}, {"soft_pin_ms": -1}, {"group": "g" * 256}, [], {1: 2},
                 {"soft_pin_ms": 1 << 62}):

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whatever is restarted, in whatever order and however it ended: every closed object is there."""
+import errno
 import hashlib
 import os
 import random
@@ -187,3 +188,36 @@ def test_damaged_bytes_are_an_error_not_a_wrong_answer(mount):
     assert open(mount.key("small"), "rb").read() == b"s" * 1000
     with pytest.raises(OSError):
         open(mount.key("big"), "rb").read()
+
+
+def test_a_listing_waits_for_the_inventory(world):
+    """A new master that does not know yet what the node stores lists nothing less than that."""
+    master = Master(world)
+    m = Mount(world, source=master.address)
+    names = {f"{i:05}" for i in range(3000)}
+    for n in names:
+        with open(m.key(n), "wb"):
+            pass
+    for _ in range(5):
+        with os.scandir(m.keys) as listing:  # opened with the old master, read from the new one
+            master.kill()
+            master.start(wait=False)
+            assert {e.name for e in listing} == names
+
+
+def test_a_listing_does_not_go_on_after_a_restart(world):
+    """The new master's places are others: better an error than names left out, which rsync --delete would take for removed."""
+    master = Master(world)
+    m = Mount(world, source=master.address)
+    names = {f"{i:05}" for i in range(10000)}  # more than what is fetched ahead
+    for n in names:
+        with open(m.key(n), "wb"):
+            pass
+    with os.scandir(m.keys) as listing:
+        next(listing)
+        master.kill()
+        master.start()
+        with pytest.raises(OSError) as e:
+            list(listing)
+    assert e.value.errno == errno.ESTALE
+    assert set(os.listdir(m.keys)) == names

@@ -104,7 +104,7 @@ def test_restore_with_fallback(world):
         open(master.log, "w").close()
         master.start()
         with Rpc(master.address) as rpc:
-            assert [e[0] for e in rpc.call("List", "default", "", 0, 100)[1]] == [b"first"]
+            assert [e[0] for e in rpc.call("List", 0, "default", "", 0, 100)[1]] == [b"first"]
         text = master.log_text()
         assert f"snapshot {two} cannot be restored" in text
         assert f"snapshot {one} restored" in text
@@ -128,7 +128,7 @@ def test_restored_objects_wait_for_their_node(world):
     with Rpc(master.address) as rpc:
         o = rpc.call("GetReplicaList", 0, "default", "kept")
         assert o[10][0][7] is False, "its node is away"
-        names = {e[0] for e in rpc.call("List", "default", "", 0, 100)[1]}
+        names = {e[0] for e in rpc.call("List", 0, "default", "", 0, 100)[1]}
         assert names == {b"kept", b"deleted-later"}
     m.start()
     assert sorted(os.listdir(m.keys)) == ["kept", "written-later"]

@@ -182,7 +182,7 @@ def test_while_a_master_restores(world, s3):
         wait_until(lambda: health(port)[0] == 503, what="master's first answer")
         assert f"restoring snapshot {ident}: 0 of" in health(port)[1] or "(none yet)" in health(port)[1]
         with Rpc(master.address) as rpc:
-            for call in (("GetReplicaList", 0, "default", "k1"), ("List", "default", "", 0, 10),
+            for call in (("GetReplicaList", 0, "default", "k1"), ("List", 0, "default", "", 0, 10),
                          ("Status",), ("SnapshotList",), ("PutStart", 0, "default", "k", 1, True)):
                 with pytest.raises(RpcError, match="restoring") as e:
                     rpc.call(*call)
