@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Changing objects: the node's store and the master's directory, in an order in which a crash never
  * leaves a visible name without its bytes. */
+#include "fs/node/hold.h"
 #include "fs/node/node_private.h"
 
 #include "common/cleanup.h"
@@ -99,6 +100,7 @@ static int put_locked(struct node *n, const struct node_put *p, struct node_put_
                                       .attr = p->attr,
                                       .no_replace = p->no_replace};
     struct mcfs_master_put_result result;
+    hold_cover(n->holds, p->tenant, p->key);
     if (put_end(n, &end, &result, cancel, err)) {
         /* An interrupted or unanswered PutEnd may have been carried out: the bytes stay until the
          * next inventory says whose they are. */
@@ -132,6 +134,7 @@ static int remove_locked(struct node *n, struct mcfs_slice tenant, struct mcfs_s
     /* The version is named, so that a repeated request removes nothing that came after it. */
     if (mcfs_master_get(n->master, tenant, key, &object, cancel, err))
         return -1;
+    hold_cover(n->holds, tenant, key);
     while (mcfs_master_remove(n->master, tenant, key, object.version, force, &removed, cancel, err))
         if (!node_wait_for_lease(n, began, &pause_ms, cancel, err))
             return -1;
@@ -190,6 +193,7 @@ static int rename_by_copy(struct node *n, struct mcfs_slice tenant, struct mcfs_
         return -1;
     uint64_t removed;
     int64_t began = mcfs_mono_ms(), pause_ms = LEASE_POLL_FIRST_MS;
+    hold_cover(n->holds, tenant, from);
     while (
         mcfs_master_remove(n->master, tenant, from, object->version, false, &removed, cancel, err))
         if (!node_wait_for_lease(n, began, &pause_ms, cancel, err))
@@ -197,36 +201,35 @@ static int rename_by_copy(struct node *n, struct mcfs_slice tenant, struct mcfs_
     return 0;
 }
 
-static int rename_locked(struct node *n, struct mcfs_slice tenant, struct mcfs_slice from,
-                         struct mcfs_slice to, bool no_replace, struct node_put_result *out,
+static int rename_object(struct node *n, struct mcfs_slice tenant, struct mcfs_slice from,
+                         const struct mcfs_master_object *object, struct mcfs_slice to,
+                         bool no_replace, struct node_put_result *out,
                          const struct mcfs_cancel *cancel, struct mcfs_error *err)
 {
-    struct mcfs_master_object object;
     uint64_t version;
-    if (mcfs_master_get(n->master, tenant, from, &object, cancel, err) ||
-        /* No bytes are added: the master makes the room that they take out of what goes. */
-        mcfs_master_put_start(n->master, tenant, to, 0, true, &version, cancel, err))
+    /* No bytes are added: the master makes the room that they take out of what goes. */
+    if (mcfs_master_put_start(n->master, tenant, to, 0, true, &version, cancel, err))
         return -1;
-    out->from_version = object.version;
-    if (n->ops->rekey(n->store, tenant, from, object.version, to, version, err)) {
+    if (n->ops->rekey(n->store, tenant, from, object->version, to, version, err)) {
         mcfs_master_put_revoke(n->master, version, NULL);
         if (err->code != MCFS_REPLICA_IS_GONE)
             return -1;
-        return rename_by_copy(n, tenant, from, to, &object, no_replace, out, cancel, err);
+        return rename_by_copy(n, tenant, from, to, object, no_replace, out, cancel, err);
     }
     struct mcfs_master_put_end end = {.tenant = tenant,
                                       .key = to,
                                       .version = version,
-                                      .size = object.size,
-                                      .attr = object.attr,
-                                      .data_type = object.data_type,
+                                      .size = object->size,
+                                      .attr = object->attr,
+                                      .data_type = object->data_type,
                                       .no_replace = no_replace,
                                       .from = from,
-                                      .from_version = object.version};
+                                      .from_version = object->version};
     struct mcfs_master_put_result result;
+    hold_cover(n->holds, tenant, to);
     if (put_end(n, &end, &result, cancel, err)) {
         if (err->errnum != EINTR && err->code != MCFS_RPC_FAIL) {
-            if (n->ops->rekey(n->store, tenant, to, version, from, object.version, NULL))
+            if (n->ops->rekey(n->store, tenant, to, version, from, object->version, NULL))
                 mcfs_warning("%.*s: cannot take a rename back", (int)MCFS_MIN(from.len, 200),
                              from.data);
             mcfs_master_put_revoke(n->master, version, NULL);
@@ -237,6 +240,20 @@ static int rename_locked(struct node *n, struct mcfs_slice tenant, struct mcfs_s
     out->version = version;
     out->lease_ms = result.lease_ms;
     return 0;
+}
+
+static int rename_locked(struct node *n, struct mcfs_slice tenant, struct mcfs_slice from,
+                         struct mcfs_slice to, bool no_replace, struct node_put_result *out,
+                         const struct mcfs_cancel *cancel, struct mcfs_error *err)
+{
+    struct mcfs_master_object object;
+    if (mcfs_master_get(n->master, tenant, from, &object, cancel, err))
+        return -1;
+    out->from_version = object.version;
+    held_set_keep(n->held, tenant, from, object.version);
+    int rc = rename_object(n, tenant, from, &object, to, no_replace, out, cancel, err);
+    held_set_done(n->held, tenant, from, object.version);
+    return rc;
 }
 
 int node_rename(struct node *n, struct mcfs_slice tenant, struct mcfs_slice from,

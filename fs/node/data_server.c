@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a node serves to its peers and to the command line: bytes of what it stores, straight from
  * the file, and putting, removing and locating objects without a mount. */
+#include "fs/node/hold.h"
 #include "fs/node/node_private.h"
 
 #include "common/cleanup.h"
@@ -84,21 +85,42 @@ static int read_replica(struct node *n, struct mcfs_rpc_request *r, struct mcfs_
     if (mcfs_rpc_key_check(mcfs_rpc_conn_key(r->conn), tenant, err))
         return -1;
     struct replica_reader *reader = node_reader_open_stored(n, tenant, key, version, err);
+    struct held *held = reader ? NULL : held_find(n->held, tenant, key, version, &reader);
     if (!reader)
         return -1;
+    struct mcfs_rpc_file file = {-1, 0, 0, held ? held_release : release_reader,
+                                 held ? (void *)held : (void *)reader};
     int fd = node_reader_fd(reader, &at, &size);
     if (fd < 0 || off > size) {
-        node_reader_close(reader);
+        file.release(file.arg);
         return fd < 0 ? mcfs_fail(err, MCFS_INVALID_READ, "no file behind the object")
                       : bad_params(r, err);
     }
     len = MCFS_MIN(len, size - off);
     mp_put_bin_header(r->result, (uint32_t)len);
     if (len == 0) {
-        node_reader_close(reader);
+        file.release(file.arg);
         return 0;
     }
-    r->file = (struct mcfs_rpc_file){fd, at + off, len, release_reader, reader};
+    file.fd = fd;
+    file.offset = at + off;
+    file.length = len;
+    r->file = file;
+    return 0;
+}
+
+static int hold_replica(struct node *n, struct mcfs_rpc_request *r, struct mcfs_error *err)
+{
+    struct mcfs_slice holder, tenant, key;
+    uint64_t version, ms;
+    if (!mp_read_raw(&r->params, &holder) || !mp_read_raw(&r->params, &tenant) ||
+        !mp_read_raw(&r->params, &key) || !mp_read_uint(&r->params, &version) ||
+        !mp_read_uint(&r->params, &ms) || holder.len > MCFS_ID_TEXT_MAX)
+        return bad_params(r, err);
+    if (mcfs_rpc_key_check(mcfs_rpc_conn_key(r->conn), tenant, err) ||
+        held_set_hold(n->held, holder, tenant, key, version, ms, err))
+        return -1;
+    mp_put_nil(r->result);
     return 0;
 }
 
@@ -279,7 +301,8 @@ static int node_status(struct node *n, struct mcfs_rpc_request *r)
                    {"syncs", s.syncs},
                    {"checksum_errors", s.checksum_errors},
                    {"remote_reads", atomic_load(&n->remote_reads)},
-                   {"remote_bytes", atomic_load(&n->remote_bytes)}};
+                   {"remote_bytes", atomic_load(&n->remote_bytes)},
+                   {"held_replicas", held_set_count(n->held)}};
     mp_put_map(r->result, MCFS_ARRAY_SIZE(figures) + 2);
     mp_put_cstr(r->result, "backend");
     mp_put_cstr(r->result, n->ops->name);
@@ -314,6 +337,8 @@ int data_server_handle(void *arg, struct mcfs_rpc_request *r, struct mcfs_error 
     switch ((enum node_method)method) {
     case METHOD_READ_REPLICA:
         return read_replica(n, r, err);
+    case METHOD_HOLD_REPLICA:
+        return hold_replica(n, r, err);
     case METHOD_STAGE_OPEN:
         return stage_open(n->data, r, err);
     case METHOD_STAGE_WRITE:

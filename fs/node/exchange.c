@@ -5,6 +5,7 @@
  * would win and the other be lost.  So what is about to be done is written down first
  * (<state>/exchange), and the next start finishes it before anybody is told what is stored here.
  */
+#include "fs/node/hold.h"
 #include "fs/node/node_private.h"
 
 #include "common/cleanup.h"
@@ -170,6 +171,8 @@ static int exchange_locked(struct node *n, struct intent *x, uint64_t first[2],
                                   &x->side[i].new_version, cancel, err))
             return -1;
     }
+    for (unsigned i = 0; i < 2; i++)
+        held_set_keep(n->held, x->tenant, x->side[i].key, x->side[i].version);
     int rc = write_intent(n, x, err);
     if (rc == 0) {
         rc = rekey_both(n, x, err);
@@ -182,6 +185,8 @@ static int exchange_locked(struct node *n, struct intent *x, uint64_t first[2],
         else
             undo(n, x);
     }
+    for (unsigned i = 0; i < 2; i++)
+        held_set_done(n->held, x->tenant, x->side[i].key, x->side[i].version);
     if (rc)
         for (unsigned i = 0; i < 2; i++)
             mcfs_master_put_revoke(n->master, x->side[i].new_version, NULL);

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "fs/node/hold.h"
 #include "fs/node/known.h"
 #include "fs/node/node_private.h"
 
@@ -54,6 +55,7 @@ static void session_recall(void *arg, struct mcfs_slice tenant, struct mcfs_slic
                            uint64_t version)
 {
     struct node *n = arg;
+    hold_cover(n->holds, tenant, key);
     known_forget(n->known, tenant, key);
     if (n->config.recall)
         n->config.recall(n->config.arg, tenant, key, version);
@@ -62,6 +64,7 @@ static void session_recall(void *arg, struct mcfs_slice tenant, struct mcfs_slic
 static void session_lost(void *arg)
 {
     struct node *n = arg;
+    hold_cover_all(n->holds);
     known_forget_all(n->known);
     if (n->config.lost)
         n->config.lost(n->config.arg);
@@ -229,7 +232,9 @@ struct node *node_start(const struct node_config *config, struct mcfs_error *err
     if (!n->known)
         mcfs_fail_errno(err, ENOMEM, "node");
     n->verifier = n->known ? verifier_new(n, err) : NULL;
-    if (!n->verifier || open_store(n, err) || node_finish_exchange(n, err) ||
+    n->held = n->verifier ? held_set_new(n, err) : NULL;
+    n->holds = n->held ? holds_new(n, err) : NULL;
+    if (!n->holds || open_store(n, err) || node_finish_exchange(n, err) ||
         listen_for_data(n, err) || connect_master(n, err) ||
         mcfs_rpc_server_start(n->server, err) || watch_store(n, err)) {
         node_stop(n, NULL);
@@ -249,10 +254,9 @@ int node_stop(struct node *n, struct mcfs_error *err)
     mcfs_master_close(n->master);
     data_server_free(n->data);
     supervisor_stop(n->supervisor);
-    for (unsigned i = 0; i < n->peer_count; i++) {
-        mcfs_rpc_client_free(n->peers[i].client);
-        free(n->peers[i].endpoint);
-    }
+    holds_free(n->holds);
+    held_set_free(n->held);
+    node_peers_free(n);
     verifier_free(n->verifier);
     if (n->store)
         rc = n->ops->close(n->store, err);

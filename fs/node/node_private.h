@@ -14,6 +14,7 @@
 struct peer {
     char *endpoint;
     struct mcfs_rpc_client *client;
+    struct mcfs_rpc_client *quick; /* for who must not wait long */
 };
 
 struct node {
@@ -35,6 +36,8 @@ struct node {
     unsigned peer_count;
     struct verifier *verifier;
     struct known *known;
+    struct holds *holds;   /* of what is open here and stored by peers */
+    struct held_set *held; /* for peers */
     _Atomic uint64_t remote_reads, remote_bytes, local_reads;
 };
 
@@ -42,6 +45,14 @@ struct node {
 int data_server_handle(void *arg, struct mcfs_rpc_request *request, struct mcfs_error *err);
 struct data_server *data_server_new(struct node *n);
 void data_server_free(struct data_server *d);
+
+/* peers.c: the connections to a peer; quick: with a timeout of 2 s at most. */
+struct mcfs_rpc_client *node_peer_client(struct node *n, const char *endpoint, bool quick,
+                                         struct mcfs_error *err);
+void node_peers_free(struct node *n);
+
+/* replica_reader.c: whether a replica can be read from another node. */
+bool node_replica_is_remote(struct node *n, const struct mcfs_master_replica *r);
 
 /* Nothing to do for a wait that is watched. */
 static inline void may_wait(const struct node *n, const struct mcfs_cancel *cancel)

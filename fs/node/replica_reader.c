@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reading an object from the best of its replicas: this node's store, else the peers that store it,
  * one after the other. */
+#include "fs/node/hold.h"
+#include "fs/node/known.h"
 #include "fs/node/node_private.h"
 
 #include "common/cleanup.h"
@@ -17,6 +19,7 @@
 struct remote {
     struct mcfs_slice tenant, key;
     struct mcfs_master_object object;
+    struct hold hold;
     pthread_mutex_t lock; /* guards what follows */
     /* Who reads on gets his bytes out of one large answer: a request costs more than what a
      * kernel's read-ahead asks for. */
@@ -33,28 +36,6 @@ struct replica_reader {
     struct remote *remote;
 };
 
-static struct mcfs_rpc_client *peer_client(struct node *n, const char *endpoint,
-                                           struct mcfs_error *err)
-{
-    MCFS_LOCK_SCOPE(&n->peers_lock);
-    for (unsigned i = 0; i < n->peer_count; i++)
-        if (strcmp(n->peers[i].endpoint, endpoint) == 0)
-            return n->peers[i].client;
-    if (n->peer_count == PEERS_MAX) {
-        mcfs_fail(err, MCFS_RPC_FAIL, "more than %d peers", PEERS_MAX);
-        return NULL;
-    }
-    struct peer p = {strdup(endpoint), NULL};
-    p.client =
-        p.endpoint ? mcfs_rpc_client_new(endpoint, n->keys, n->config.rpc_timeout_ms, err) : NULL;
-    if (!p.client) {
-        free(p.endpoint);
-        return NULL;
-    }
-    n->peers[n->peer_count++] = p;
-    return p.client;
-}
-
 static bool is_here(struct node *n, const struct mcfs_master_replica *r)
 {
     char id[MCFS_ID_TEXT_MAX];
@@ -65,6 +46,11 @@ static bool is_here(struct node *n, const struct mcfs_master_replica *r)
 static bool readable(const struct mcfs_master_replica *r)
 {
     return r->type == MCFS_REPLICA_LOCAL_DISK && r->connected && r->endpoint[0];
+}
+
+bool node_replica_is_remote(struct node *n, const struct mcfs_master_replica *r)
+{
+    return readable(r) && !is_here(n, r);
 }
 
 /* Whether reading the value needs no disk, as far as its ends tell. */
@@ -144,6 +130,9 @@ static struct replica_reader *open_remote(struct node *n, struct mcfs_slice tena
     m->key = mcfs_slice(m->names + tenant.len, key.len);
     r->node = n;
     r->remote = m;
+    m->hold = (struct hold){
+        .tenant = m->tenant, .key = m->key, .version = object->version, .object = &m->object};
+    hold_add(n->holds, &m->hold, object->lease_ms);
     return r;
 }
 
@@ -155,7 +144,7 @@ struct replica_reader *node_reader_open(struct node *n, struct mcfs_slice tenant
     bool here = false, remote = false;
     for (uint32_t i = 0; i < object->replica_count; i++) {
         here |= is_here(n, &object->replicas[i]);
-        remote |= readable(&object->replicas[i]) && !is_here(n, &object->replicas[i]);
+        remote |= node_replica_is_remote(n, &object->replicas[i]);
     }
     if (here) {
         struct replica_reader *r = node_reader_open_stored(n, tenant, key, object->version, err);
@@ -177,6 +166,7 @@ void node_reader_close(struct replica_reader *r)
     if (r->local)
         r->node->ops->reader_close(r->local);
     if (r->remote) {
+        hold_remove(r->node->holds, &r->remote->hold);
         mcfs_rpc_reply_free(&r->remote->answer);
         pthread_mutex_destroy(&r->remote->lock);
     }
@@ -194,7 +184,7 @@ static int ask_peer(struct replica_reader *r, const char *endpoint, uint64_t off
                     const struct mcfs_cancel *cancel, struct mcfs_error *err)
 {
     struct remote *m = r->remote;
-    struct mcfs_rpc_client *client = peer_client(r->node, endpoint, err);
+    struct mcfs_rpc_client *client = node_peer_client(r->node, endpoint, false, err);
     if (!client)
         return -1;
     _cleanup_buf_ struct mcfs_buf p = MCFS_BUF_INIT;
@@ -226,7 +216,7 @@ static int ask_peers(struct replica_reader *r, uint64_t off, size_t len,
               (int)MCFS_MIN(m->key.len, 200), m->key.data);
     for (uint32_t i = 0; i < m->object.replica_count; i++) {
         const struct mcfs_master_replica *replica = &m->object.replicas[i];
-        if (!readable(replica) || is_here(r->node, replica))
+        if (!node_replica_is_remote(r->node, replica))
             continue;
         if (ask_peer(r, replica->endpoint, off, len, cancel, err) == 0)
             return 0;
@@ -276,11 +266,21 @@ struct replica_reader *node_open(struct node *n, struct mcfs_slice tenant, struc
                                  struct mcfs_master_object *object,
                                  const struct mcfs_cancel *cancel, struct mcfs_error *err)
 {
+    struct known_mark mark;
     may_wait(n, cancel);
     for (int i = 0; i < LOOKUPS_MAX; i++) {
+        known_begin(n->known, &mark);
         if (mcfs_master_get(n->master, tenant, key, object, cancel, err))
             return NULL;
+        struct node_lease lease = known_lease(n->known, &mark, tenant, key, object->lease_ms);
         struct replica_reader *r = node_reader_open(n, tenant, key, object, err);
+        if (r && r->remote && !known_lease_holds(n->known, tenant, key, &lease) &&
+            !hold_now(n->holds, &r->remote->hold)) {
+            node_reader_close(r);
+            mcfs_fail(err, MCFS_REPLICA_IS_GONE, "%.*s changes again and again",
+                      (int)MCFS_MIN(key.len, 200), key.data);
+            continue;
+        }
         if (r || !err || err->code != MCFS_REPLICA_IS_GONE)
             return r;
     }

@@ -111,6 +111,10 @@
 #define MCFS_NODE_METHODS(X)                                                                       \
     X(READ_REPLICA, "ReadReplica", "[tenant, key, version, offset, length]", "bin",                \
       "Bytes of a stored version; REPLICA_IS_GONE when it is not stored.")                         \
+    X(HOLD_REPLICA, "HoldReplica", "[holder, tenant, key, version, ms]", "nil",                    \
+      "Keeps a stored version readable for so long, whatever becomes of its key (0: not any "      \
+      "more); "                                                                                    \
+      "holder: the node id of who asks.")                                                          \
     X(STAGE_OPEN, "StageOpen", "[]", "[stage]", "Begins to send an object in pieces.")             \
     X(STAGE_WRITE, "StageWrite", "[stage, offset, bin]", "nil", "A piece.")                        \
     X(STAGE_COMMIT, "StageCommit", "[stage, tenant, key, size]", "[version]",                      \
