@@ -72,6 +72,13 @@ static void load(struct directory *d, uint32_t node, uint64_t keys)
     }
 }
 
+static void count_found(uint32_t i, const struct object_view *v, const struct mcfs_error *err,
+                        void *arg)
+{
+    (void)i, (void)err;
+    *(uint64_t *)arg += v != NULL;
+}
+
 static double look_up(struct directory *d, uint32_t node, uint64_t keys, uint32_t batch,
                       uint64_t rounds)
 {
@@ -88,9 +95,9 @@ static double look_up(struct directory *d, uint32_t node, uint64_t keys, uint32_
         int64_t began = mcfs_mono_ns();
         unsigned slot = directory_enter(d);
         if (batch > 1)
-            directory_prefetch(d, t, names, batch);
-        for (uint32_t i = 0; i < batch; i++)
-            found += directory_get(d, t, names[i], node, &v, NULL) == 0;
+            directory_get_batch(d, t, names, batch, node, count_found, &found);
+        else
+            found += directory_get(d, t, names[0], node, &v, NULL) == 0;
         directory_leave(d, slot);
         spent += mcfs_mono_ns() - began;
     }

@@ -176,6 +176,41 @@ static void view_group(struct directory *d, const struct record *r, struct objec
     memcpy(out->group, group.data, group.len);
 }
 
+/* What the directory knows of a record, and a lease on it.  The shard's lock is held. */
+static void view_record(struct directory *d, struct key_hash h, uint32_t slot, uint32_t node,
+                        uint32_t now, struct object_view *out)
+{
+    struct record *r = record_at(d, slot);
+    memset(out, 0, offsetof(struct object_view, group));
+    out->version = r->version;
+    out->size = r->size;
+    out->attr = record_attr(d, r);
+    out->shard = h.shard;
+    out->cookie = (uint64_t)r->place + 1;
+    out->data_type = r->data_type;
+    out->hard_pin = r->flags & RECORD_HARD_PIN;
+    if (node)
+        out->lease_ms = lease_grant(d->leases, slot, node, d->config.lease_ms, now);
+    if (r->flags & RECORD_SOFT_PIN)
+        out->soft_pin_ms = soft_pin_left_ms(d->soft_pins, slot);
+    if (r->side)
+        view_group(d, r, out, node);
+    view_replicas(d, r, out);
+}
+
+/* A key whose hash is known. */
+static int get_hashed(struct directory *d, struct key_hash h, uint32_t tenant,
+                      struct mcfs_slice key, uint32_t node, uint32_t now, struct object_view *out,
+                      struct mcfs_error *err)
+{
+    MCFS_LOCK_SCOPE(&d->shards[h.shard].lock);
+    uint32_t slot = tenant ? shard_find(d, h, tenant, key) : 0;
+    if (!slot)
+        return not_found(key, err);
+    view_record(d, h, slot, node, now, out);
+    return 0;
+}
+
 int directory_get(struct directory *d, struct mcfs_slice tenant, struct mcfs_slice key,
                   uint32_t node, struct object_view *out, struct mcfs_error *err)
 {
@@ -184,53 +219,63 @@ int directory_get(struct directory *d, struct mcfs_slice tenant, struct mcfs_sli
     uint32_t tenant_number = intern_find(d->tenants, tenant);
     struct key_hash h = key_hash(tenant, key);
     atomic_fetch_add_explicit(&d->lookups, 1, memory_order_relaxed);
-    MCFS_LOCK_SCOPE(&d->shards[h.shard].lock);
-    uint32_t slot = tenant_number ? shard_find(d, h, tenant_number, key) : 0;
-    if (!slot)
-        return not_found(key, err);
-    struct record *r = record_at(d, slot);
-    *out = (struct object_view){.version = r->version,
-                                .size = r->size,
-                                .attr = record_attr(d, r),
-                                .shard = h.shard,
-                                .cookie = (uint64_t)r->place + 1,
-                                .data_type = r->data_type,
-                                .hard_pin = r->flags & RECORD_HARD_PIN};
-    if (node)
-        out->lease_ms = lease_grant(d->leases, slot, node, d->config.lease_ms);
-    if (r->flags & RECORD_SOFT_PIN)
-        out->soft_pin_ms = soft_pin_left_ms(d->soft_pins, slot);
-    if (r->side)
-        view_group(d, r, out, node);
-    view_replicas(d, r, out);
+    if (get_hashed(d, h, tenant_number, key, node, node ? lease_now(d->leases) : 0, out, err))
+        return -1;
+    if (out->lease_ms)
+        lease_count_granted(d->leases, 1);
     return 0;
 }
 
-void directory_prefetch(struct directory *d, struct mcfs_slice tenant,
-                        const struct mcfs_slice *keys, uint32_t n)
+#define GROUP 32 /* look-ups whose memory is fetched side by side */
+
+/* Hashes the keys and fetches what their look-ups will need, in the order in which one says where
+ * the next is: table, record and lease, key. */
+static void prefetch(struct directory *d, struct mcfs_slice tenant, const struct mcfs_slice *keys,
+                     uint32_t n, struct key_hash *h)
 {
-    struct key_hash h[64];
-    uint32_t slots[64];
-    for (uint32_t from = 0; from < n; from += MCFS_ARRAY_SIZE(h)) {
-        uint32_t count = MCFS_MIN(n - from, (uint32_t)MCFS_ARRAY_SIZE(h));
-        for (uint32_t i = 0; i < count; i++) {
-            h[i] = key_hash(tenant, keys[from + i]);
-            shard_prefetch(d, h[i]);
-        }
-        for (uint32_t i = 0; i < count; i++) {
-            slots[i] = shard_first(d, h[i]);
-            if (slots[i])
-                __builtin_prefetch(record_at(d, slots[i]));
-        }
-        for (uint32_t i = 0; i < count; i++) {
-            uint32_t key =
-                slots[i] ? __atomic_load_n(&record_at(d, slots[i])->key, __ATOMIC_RELAXED) : 0;
-            if (key) {
-                __builtin_prefetch(d->key_base + (uint64_t)key * KEY_UNIT);
-                __builtin_prefetch(d->key_base + (uint64_t)key * KEY_UNIT + 64);
-            }
+    uint32_t slots[GROUP];
+    for (uint32_t i = 0; i < n; i++) {
+        h[i] = key_hash(tenant, keys[i]);
+        shard_prefetch(d, h[i]);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        slots[i] = shard_first(d, h[i]);
+        if (slots[i]) {
+            __builtin_prefetch(record_at(d, slots[i]));
+            lease_prefetch(d->leases, slots[i]);
         }
     }
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t key =
+            slots[i] ? __atomic_load_n(&record_at(d, slots[i])->key, __ATOMIC_RELAXED) : 0;
+        for (size_t at = 0; key && at < keys[i].len; at += 64)
+            __builtin_prefetch(d->key_base + (uint64_t)key * KEY_UNIT + at);
+    }
+}
+
+void directory_get_batch(struct directory *d, struct mcfs_slice tenant,
+                         const struct mcfs_slice *keys, uint32_t n, uint32_t node,
+                         void (*fn)(uint32_t i, const struct object_view *view,
+                                    const struct mcfs_error *err, void *arg),
+                         void *arg)
+{
+    struct key_hash h[GROUP];
+    struct object_view view;
+    uint32_t number = intern_find(d->tenants, tenant), now = lease_now(d->leases), granted = 0;
+    for (uint32_t from = 0; from < n; from += GROUP) {
+        uint32_t count = MCFS_MIN(n - from, GROUP);
+        prefetch(d, tenant, keys + from, count, h);
+        for (uint32_t i = 0; i < count; i++) {
+            struct mcfs_slice key = keys[from + i];
+            struct mcfs_error err;
+            bool found = !check_key(tenant, key, &err) &&
+                         !get_hashed(d, h[i], number, key, node, now, &view, &err);
+            granted += found && view.lease_ms;
+            fn(from + i, found ? &view : NULL, &err, arg);
+        }
+    }
+    atomic_fetch_add_explicit(&d->lookups, n, memory_order_relaxed);
+    lease_count_granted(d->leases, granted);
 }
 
 /* "a/b" as a directory's path "a/b/"; "" is the root. */

@@ -66,7 +66,7 @@ static void store(struct lease_table *t, uint32_t slot, struct word w)
     atomic_store_explicit(&t->words[slot], raw, memory_order_relaxed);
 }
 
-static uint32_t now_units(const struct lease_table *t)
+uint32_t lease_now(const struct lease_table *t)
 {
     return (uint32_t)((mcfs_mono_ms() - t->start_mono_ms) / UNIT_MS) + 1;
 }
@@ -121,10 +121,9 @@ static bool alive(const struct word *w, uint32_t now)
     return w->holder && w->deadline > now;
 }
 
-uint32_t lease_grant(struct lease_table *t, uint32_t slot, uint32_t node, uint32_t ms)
+uint32_t lease_grant(struct lease_table *t, uint32_t slot, uint32_t node, uint32_t ms, uint32_t now)
 {
     struct word w = load(t, slot);
-    uint32_t now = now_units(t);
     bool live = alive(&w, now);
     if (w.flags & FLAG_RECALL) {
         if (live)
@@ -138,15 +137,24 @@ uint32_t lease_grant(struct lease_table *t, uint32_t slot, uint32_t node, uint32
     if (deadline > w.deadline)
         w.deadline = deadline;
     store(t, slot, w);
-    atomic_fetch_add_explicit(&t->granted, 1, memory_order_relaxed);
     /* The holder counts from when it asked; half a unit less keeps rounding on the safe side. */
     return ms > UNIT_MS ? ms - UNIT_MS : 0;
+}
+
+void lease_count_granted(struct lease_table *t, uint32_t n)
+{
+    atomic_fetch_add_explicit(&t->granted, n, memory_order_relaxed);
+}
+
+void lease_prefetch(const struct lease_table *t, uint32_t slot)
+{
+    __builtin_prefetch((const void *)&t->words[slot], 1);
 }
 
 uint32_t lease_held_by_others(struct lease_table *t, uint32_t slot, uint32_t node)
 {
     struct word w = load(t, slot);
-    uint32_t now = now_units(t);
+    uint32_t now = lease_now(t);
     if (!alive(&w, now) || w.holder == node)
         return 0;
     return (w.deadline - now) * UNIT_MS;
@@ -155,7 +163,7 @@ uint32_t lease_held_by_others(struct lease_table *t, uint32_t slot, uint32_t nod
 uint32_t lease_holder(struct lease_table *t, uint32_t slot)
 {
     struct word w = load(t, slot);
-    return alive(&w, now_units(t)) ? w.holder : 0;
+    return alive(&w, lease_now(t)) ? w.holder : 0;
 }
 
 int64_t lease_deadline_wall_ms(struct lease_table *t, uint32_t slot)
@@ -220,7 +228,7 @@ void lease_returned(struct lease_table *t, uint32_t slot, uint32_t node)
 void lease_from_group(struct lease_table *t, uint32_t slot, uint32_t holder, uint32_t ms)
 {
     struct word w = load(t, slot);
-    uint32_t now = now_units(t), deadline = now + ms / UNIT_MS;
+    uint32_t now = lease_now(t), deadline = now + ms / UNIT_MS;
     if (w.flags & (FLAG_RECALL | FLAG_GIVEN_BACK))
         return;
     w.holder = (uint16_t)(!alive(&w, now) || w.holder == holder ? holder : LEASE_SEVERAL);

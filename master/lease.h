@@ -25,9 +25,19 @@ struct lease_table;
 struct lease_table *lease_table_new(uint32_t slots, struct mcfs_error *err);
 void lease_table_free(struct lease_table *t);
 
+/* The time, for lease_grant: read once for a batch. */
+uint32_t lease_now(const struct lease_table *t);
+
 /* Extends the slot's lease to now + ms for the node; returns the ms granted, 0 while a recall runs.
  */
-uint32_t lease_grant(struct lease_table *t, uint32_t slot, uint32_t node, uint32_t ms);
+uint32_t lease_grant(struct lease_table *t, uint32_t slot, uint32_t node, uint32_t ms,
+                     uint32_t now);
+
+/* Counts leases that have been granted; any thread, no lock. */
+void lease_count_granted(struct lease_table *t, uint32_t n);
+
+/* Brings the cache line of the slot's lease; no lock. */
+void lease_prefetch(const struct lease_table *t, uint32_t slot);
 
 /* Milliseconds that a lease of anybody but `node` still lasts; 0 when there is none. */
 uint32_t lease_held_by_others(struct lease_table *t, uint32_t slot, uint32_t node);

@@ -125,7 +125,7 @@ static int exchange_locked(struct directory *d, const struct exchange *x, uint32
         if (pending_get(d->pending, x->side[i].new_version, &put))
             object_forget_put(d, &put);
         lease_forget(d->leases, old[i].slot);
-        *lease_ms = lease_grant(d->leases, old[i].slot, x->client, d->config.lease_ms);
+        *lease_ms = lease_grant_now(d, old[i].slot, x->client);
     }
     return 0;
 }

@@ -207,7 +207,7 @@ static int put_end_locked(struct directory *d, const struct put_end *p, struct k
     struct record *r = record_at(d, slot);
     bool is_new = !slot;
     if (!is_new && r->version == p->version) { /* done before, and the answer was lost */
-        out->lease_ms = lease_grant(d->leases, slot, p->client, d->config.lease_ms);
+        out->lease_ms = lease_grant_now(d, slot, p->client);
         return 0;
     }
     if (!pending || is_given_up(d, pending))
@@ -252,7 +252,7 @@ static int put_end_locked(struct directory *d, const struct put_end *p, struct k
     }
     object_forget_put(d, pending);
     lease_forget(d->leases, slot);
-    out->lease_ms = lease_grant(d->leases, slot, p->client, d->config.lease_ms);
+    out->lease_ms = lease_grant_now(d, slot, p->client);
     atomic_fetch_add_explicit(&d->puts, 1, memory_order_relaxed);
     return 0;
 }

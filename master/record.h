@@ -119,6 +119,13 @@ static inline struct record *record_at(const struct directory *d, uint32_t slot)
     return &d->record_base[slot];
 }
 
+/* A lease on a slot from now on; the shard's lock is held.  The ms granted. */
+static inline uint32_t lease_grant_now(struct directory *d, uint32_t slot, uint32_t node)
+{
+    lease_count_granted(d->leases, 1);
+    return lease_grant(d->leases, slot, node, d->config.lease_ms, lease_now(d->leases));
+}
+
 static inline struct mcfs_slice record_key(const struct directory *d, const struct record *r)
 {
     return mcfs_slice(d->key_base + (uint64_t)r->key * KEY_UNIT, r->key_len);

@@ -152,34 +152,43 @@ static int gather_list(struct master *m, struct gathered *g, struct mcfs_slice t
     return 0;
 }
 
+struct neighbours {
+    size_t dir_len;
+    struct mcfs_slice keys[64];
+    struct mcfs_buf *to;
+    uint32_t count;
+};
+
+static void put_neighbour(uint32_t i, const struct object_view *v, const struct mcfs_error *err,
+                          void *arg)
+{
+    struct neighbours *n = arg;
+    (void)err;
+    if (!v)
+        return;
+    mp_put_array(n->to, 8);
+    mp_put_str(n->to, mcfs_slice(n->keys[i].data + n->dir_len, n->keys[i].len - n->dir_len));
+    mp_put_uint(n->to, v->version);
+    mp_put_uint(n->to, v->size);
+    mp_put_uint(n->to, v->lease_ms);
+    put_attr(n->to, &v->attr);
+    n->count++;
+}
+
 /* Appends each gathered object that is still there, with a lease on it; returns how many.
  * Directories and shadowed objects are left out: a look-up of those says more than this. */
 static uint32_t put_neighbours(struct master *m, const struct gathered *g, struct mcfs_slice tenant,
                                uint32_t node, struct mcfs_buf *b)
 {
-    struct mcfs_slice keys[64];
-    uint32_t count = 0;
-    for (uint32_t from = 0; from < g->count; from += MCFS_ARRAY_SIZE(keys)) {
-        uint32_t n = MCFS_MIN(g->count - from, (uint32_t)MCFS_ARRAY_SIZE(keys));
-        for (uint32_t i = 0; i < n; i++)
-            keys[i] = g->entries[from + i].name;
-        directory_prefetch(m->directory, tenant, keys, n);
-        for (uint32_t i = 0; i < n; i++) {
-            const struct list_entry *e = &g->entries[from + i];
-            struct object_view v;
-            if (e->is_dir || e->shadowed ||
-                directory_get(m->directory, tenant, keys[i], node, &v, NULL))
-                continue;
-            mp_put_array(b, 8);
-            mp_put_str(b, mcfs_slice(keys[i].data + g->dir.len, keys[i].len - g->dir.len));
-            mp_put_uint(b, v.version);
-            mp_put_uint(b, v.size);
-            mp_put_uint(b, v.lease_ms);
-            put_attr(b, &v.attr);
-            count++;
-        }
+    struct neighbours to = {.dir_len = g->dir.len, .to = b};
+    for (uint32_t i = 0; i < g->count;) {
+        uint32_t n = 0;
+        for (; i < g->count && n < MCFS_ARRAY_SIZE(to.keys); i++)
+            if (!g->entries[i].is_dir && !g->entries[i].shadowed)
+                to.keys[n++] = g->entries[i].name;
+        directory_get_batch(m->directory, tenant, to.keys, n, node, put_neighbour, &to);
     }
-    return count;
+    return to.count;
 }
 
 int method_lookup_ahead(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err)

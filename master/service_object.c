@@ -89,31 +89,57 @@ static int read_keys(struct master *m, struct mcfs_rpc_request *r, uint32_t *nod
             return bad_params(r, err);
     if (session_node(m, session, node, err))
         return -1;
-    directory_prefetch(m->directory, *tenant, keys, *n);
+    return 0;
+}
+
+struct answer {
+    struct master *m;
+    struct mcfs_buf *to;
+};
+
+static void put_item(uint32_t i, const struct object_view *view, const struct mcfs_error *err,
+                     void *arg)
+{
+    const struct answer *a = arg;
+    (void)i;
+    mp_put_array(a->to, 2);
+    if (view) {
+        mp_put_uint(a->to, 0);
+        put_object(a->m, a->to, view);
+    } else {
+        mp_put_int(a->to, err->code);
+        mp_put_cstr(a->to, err->msg);
+    }
+}
+
+static void put_is_there(uint32_t i, const struct object_view *view, const struct mcfs_error *err,
+                         void *arg)
+{
+    const struct answer *a = arg;
+    (void)i;
+    (void)err;
+    mp_put_bool(a->to, view);
+}
+
+static int get_batch(struct master *m, struct mcfs_rpc_request *r,
+                     void (*fn)(uint32_t i, const struct object_view *view,
+                                const struct mcfs_error *err, void *arg),
+                     struct mcfs_error *err)
+{
+    struct mcfs_slice tenant = {0}, keys[BATCH_MAX];
+    uint32_t node = 0, n = 0;
+    struct answer a = {m, r->result};
+    if (read_keys(m, r, &node, &tenant, keys, &n, err))
+        return -1;
+    mp_put_array(r->result, n);
+    directory_get_batch(m->directory, tenant, keys, n, node, fn, &a);
     return 0;
 }
 
 int method_batch_get_replica_list(struct master *m, struct mcfs_rpc_request *r,
                                   struct mcfs_error *err)
 {
-    struct mcfs_slice tenant = {0}, keys[BATCH_MAX];
-    uint32_t node = 0, n = 0;
-    if (read_keys(m, r, &node, &tenant, keys, &n, err))
-        return -1;
-    mp_put_array(r->result, n);
-    for (uint32_t i = 0; i < n; i++) {
-        struct object_view v;
-        struct mcfs_error item = MCFS_ERROR_INIT;
-        mp_put_array(r->result, 2);
-        if (directory_get(m->directory, tenant, keys[i], node, &v, &item)) {
-            mp_put_int(r->result, item.code);
-            mp_put_cstr(r->result, item.msg);
-        } else {
-            mp_put_uint(r->result, 0);
-            put_object(m, r->result, &v);
-        }
-    }
-    return 0;
+    return get_batch(m, r, put_item, err);
 }
 
 int method_exist_key(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err)
@@ -132,16 +158,7 @@ int method_exist_key(struct master *m, struct mcfs_rpc_request *r, struct mcfs_e
 
 int method_batch_exist_key(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err)
 {
-    struct mcfs_slice tenant = {0}, keys[BATCH_MAX];
-    uint32_t node = 0, n = 0;
-    if (read_keys(m, r, &node, &tenant, keys, &n, err))
-        return -1;
-    mp_put_array(r->result, n);
-    for (uint32_t i = 0; i < n; i++) {
-        struct object_view v;
-        mp_put_bool(r->result, directory_get(m->directory, tenant, keys[i], node, &v, NULL) == 0);
-    }
-    return 0;
+    return get_batch(m, r, put_is_there, err);
 }
 
 int put_lookup(struct master *m, struct mcfs_buf *b, struct mcfs_slice tenant,

@@ -18,6 +18,7 @@
 #define FIRST 256u
 #define LARGEST (1u << 18) /* entries of one shard */
 #define MAX_FILL_TENTHS 7
+#define FIRST_TRIES 16 /* entries of a cache line */
 
 static uint32_t *entry(const struct directory *d, uint32_t shard, uint32_t i)
 {
@@ -175,7 +176,11 @@ void shard_prefetch(struct directory *d, struct key_hash h)
 
 uint32_t shard_first(struct directory *d, struct key_hash h)
 {
-    uint32_t e = __atomic_load_n(entry(d, h.shard, (uint32_t)h.hash & mask_now(d, h.shard)),
-                                 __ATOMIC_RELAXED);
-    return (e & ~SLOT_MAX) == tag(h.hash) ? e & SLOT_MAX : 0;
+    uint32_t mask = mask_now(d, h.shard), i = (uint32_t)h.hash & mask, e;
+    for (unsigned tries = 0; tries < FIRST_TRIES; tries++, i = (i + 1) & mask) {
+        e = __atomic_load_n(entry(d, h.shard, i), __ATOMIC_RELAXED);
+        if (!e || (e & ~SLOT_MAX) == tag(h.hash))
+            return e & SLOT_MAX;
+    }
+    return 0;
 }
