@@ -8,7 +8,7 @@ import threading
 
 import msgpack
 import zstandard
-from harness import CTL, PATIENCE, Mount, run
+from harness import CTL, PATIENCE, Master, Mount, run
 
 ID = "20260101_000000_000"
 # Far less than what these files claim; sanitizers keep what was freed for a while.
@@ -176,8 +176,10 @@ def test_claims_cost_no_memory(world):
     assert ctl("restore", "--check", folder)[0] == 0
 
 
-def test_copied_while_retention_deletes(mount, world):
+def test_copied_while_retention_deletes(world):
     """A copy that is complete restores; one whose source went meanwhile says so and is no snapshot."""
+    master = Master(world, "--enable_snapshot", "--snapshot_child_timeout_seconds=20", snapshots=world.path("repository"))
+    mount = Mount(world, source=master.address)
     for i in range(300):
         write(mount.key(f"k{i}"), b"x" * i)
     backup = world.path("backup")
@@ -188,7 +190,9 @@ def test_copied_while_retention_deletes(mount, world):
     def take():
         while not stop.is_set():
             r = mount.ctl("snapshot", "create", check=False)
-            if r.returncode:
+            # The address sanitizer's allocator does not survive a fork beside other threads (GCC 12): a child of its build
+            # may find a lock taken for ever, and is ended at the timeout.
+            if r.returncode and not (PATIENCE > 1 and b"died of signal" in r.stderr):
                 failed.append(r.stderr)
                 return
 
