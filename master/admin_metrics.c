@@ -46,6 +46,9 @@ static void put_checkpoints(struct master *m, struct mcfs_buf *b)
         (double)c.last_created_ms / 1e3);
     put(b, "snapshot_last_duration_seconds", "gauge", "How long the last snapshot took.",
         (double)c.last_duration_ms / 1e3);
+    put(b, "snapshot_last_copied_bytes", "gauge",
+        "Bytes of the directory copied on write during the last snapshot.",
+        (double)c.last_copied_bytes);
     put(b, "snapshot_last_pause_seconds", "gauge",
         "How long requests stood still for the last snapshot.", (double)c.last_pause_us / 1e6);
 }

@@ -45,6 +45,7 @@ struct checkpoint_state {
     char last_id[SNAP_ID_SIZE]; /* of the last that was published */
     char last_error[256];       /* of the last that failed, "" when the last one did not */
     int64_t last_created_ms, last_duration_ms, last_pause_us;
+    uint64_t last_copied_bytes; /* of the directory, on write, while the child lived */
     uint64_t taken, failed;
 };
 void checkpointer_state(struct checkpointer *c, struct checkpoint_state *out);

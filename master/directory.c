@@ -379,6 +379,13 @@ int directory_exclusive(struct directory *d, int (*fn)(void *arg), void *arg)
     return rc;
 }
 
+bool directory_holds(const struct directory *d, const void *p)
+{
+    const uint8_t *table = (const uint8_t *)d->table, *at = p;
+    return arena_holds(d->records, p) || arena_holds(d->keys, p) ||
+           (at >= table && at < table + d->table_bytes);
+}
+
 uint64_t directory_next_id(struct directory *d)
 {
     return atomic_load(&d->next_id);

@@ -292,6 +292,9 @@ int directory_restore(struct directory *d, const struct snap_object *object,
 
 /* Next id for replicas and versions, and its floor after a restore. */
 uint64_t directory_next_id(struct directory *d);
+
+/* Whether an address lies in the memory of records, keys and tables, which fork shares. */
+bool directory_holds(const struct directory *d, const void *p);
 void directory_raise_next_id(struct directory *d, uint64_t id);
 
 /* Takes out everything, as before a restore is tried again. */

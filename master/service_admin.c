@@ -77,6 +77,7 @@ int method_status(struct master *m, struct mcfs_rpc_request *r, struct mcfs_erro
         {"snapshot_created_ms", c.last_created_ms},
         {"snapshot_duration_ms", c.last_duration_ms},
         {"snapshot_pause_us", c.last_pause_us},
+        {"snapshot_copied_bytes", (int64_t)c.last_copied_bytes},
         {"snapshot_interval_ms",
          m->flags.enable_snapshot ? (int64_t)m->flags.snapshot_interval_ms : 0},
     };
