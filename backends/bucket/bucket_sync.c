@@ -134,13 +134,13 @@ static void flush_data(struct sync *y)
         if ((all ? !all_failed : sync_file(s, b, "bucket") == 0) || is_removed(b))
             continue;
         int errnum = errno;
+        mcfs_fail_errno(err_of(y), errnum, "bucket %" PRIu64, b->id);
         fail(y, w);
         w->data = false;
         MCFS_LOCK_SCOPE(&b->lock);
         b->data_dirty = true;
         /* The kernel may have dropped what it could not write, and does not say so twice. */
         b->never_sure = true;
-        mcfs_fail_errno(err_of(y), errnum, "bucket %" PRIu64, b->id);
     }
 }
 

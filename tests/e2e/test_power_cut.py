@@ -114,3 +114,37 @@ def test_cut_off_behind_any_call(scratch, backend, seed):
                 cut(disk, promises, checker, scratch, "random", disk.at * 1000 + s)
             cuts += 1
     assert cuts > 30 and promises.synced
+
+
+def run_failing(scratch, backend, how, at):
+    """A store whose at-th call fails; what it said, its directory, and how many calls it made."""
+    root, log = os.path.join(scratch, "root"), os.path.join(scratch, "log")
+    shutil.rmtree(root, ignore_errors=True)
+    if os.path.exists(log):
+        os.unlink(log)
+    os.mkdir(root)
+    env = dict(os.environ, LD_PRELOAD=preload(), MCFS_RECORD=log, MCFS_RECORD_DIR=root, MCFS_FAIL_AT=str(at), MCFS_FAIL_HOW=how)
+    r = subprocess.run([WORKER, "work", root, backend, "5", "60"], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert r.returncode == 0, (how, at, r.returncode, r.stderr[-2000:])
+    promises = Promises()
+    calls = read_log(log)
+    for call in calls:
+        if call.kind == "N":
+            promises.mark(call.path)
+    return promises, os.path.join(root, "store"), sum(c.kind != "N" for c in calls)
+
+
+@pytest.mark.parametrize("how", ["enospc", "eio", "short"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_any_call_fails(scratch, backend, how):
+    """Once: what the operation said holds, the others go on, and the next start finds all that was acknowledged."""
+    whole, _, calls = run_failing(scratch, backend, how, 0)
+    hurt = 0
+    with Checker(backend) as checker:
+        for at in range(1, calls, 1 if ALL else 5):
+            promises, store, _ = run_failing(scratch, backend, how, at)
+            hurt += (promises.sure, promises.ended, promises.synced) != (whole.sure, whole.ended, whole.synced)
+            found = look_twice(checker, store) if os.path.isdir(store) else {}
+            complaint = promises.complaint(found, "death")
+            assert complaint is None, f"{how} at call {at}: {complaint}"
+    assert hurt or how == "short", "nothing failed"

@@ -5,6 +5,10 @@
  * names the file that it goes to, MCFS_RECORD_DIR the directory.  The process says what it was told
  * by record_mark.
  *
+ * MCFS_FAIL_AT makes the n-th of these calls on DIRECTORY/store fail in the way that MCFS_FAIL_HOW
+ * names: enospc, eio, or short (a write of half the bytes); calls that cannot fail so are not
+ * counted.
+ *
  * A record: type, length of the path, of the second path and of the data, inode, offset or size,
  * second number; then the paths and the data.  All calls are made one after the other.
  */
@@ -31,11 +35,16 @@ struct head {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static const char *root;
 static int out = -1;
+static long fail_at, made;
+static char fail_how; /* 'n' for enospc, else the first letter; 0: nothing fails */
 
 __attribute__((constructor)) static void begin(void)
 {
     const char *path = getenv("MCFS_RECORD");
     root = getenv("MCFS_RECORD_DIR");
+    const char *at = getenv("MCFS_FAIL_AT"), *how = getenv("MCFS_FAIL_HOW");
+    fail_at = at ? atol(at) : 0;
+    fail_how = how ? (strcmp(how, "enospc") == 0 ? 'n' : how[0]) : 0; /* e: EIO, s: short */
     if (path && root)
         out = (int)syscall(SYS_openat, AT_FDCWD, path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC,
                            0644);
@@ -69,16 +78,37 @@ static const char *below(int dir, const char *path, char *buf)
     return strncmp(buf, root, len) == 0 && buf[len] == '/' ? buf + len + 1 : NULL;
 }
 
-/* The inode of a file below the root, or 0; *is_dir. */
-static uint64_t inode_of(int fd, struct stat *st)
+/* The inode of a file below the root, and its name until the next call; or 0. */
+static uint64_t inode_of(int fd, struct stat *st, const char **name)
 {
-    char link[64], buf[8192];
+    static char buf[8192]; /* under the lock */
+    char link[64];
     size_t len = root ? strlen(root) : 0;
     snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
     long got = root ? syscall(SYS_readlinkat, AT_FDCWD, link, buf, 4000) : -1;
+    *name = NULL;
     if (got < (long)len || memcmp(buf, root, len) != 0 || fstat(fd, st))
         return 0;
+    buf[got] = 0;
+    *name = buf + len + (buf[len] == '/');
     return st->st_ino;
+}
+
+enum injected { NOTHING, ERROR, SHORT };
+enum call { WRITES, NEEDS_ROOM, FLUSHES, OTHER };
+
+/* What is to become of this call on a name below the root, or NULL; under the lock. */
+static enum injected inject(enum call call, const char *name)
+{
+    if (!name || strncmp(name, "store", 5) != 0)
+        return NOTHING;
+    bool can = fail_how == 's'   ? call == WRITES
+               : fail_how == 'n' ? call == WRITES || call == NEEDS_ROOM
+                                 : fail_how != 0;
+    if (!can || ++made != fail_at)
+        return NOTHING;
+    errno = fail_how == 'n' ? ENOSPC : EIO;
+    return fail_how == 's' ? SHORT : ERROR;
 }
 
 void record_mark(const char *text)
@@ -95,7 +125,9 @@ static int do_open(int dir, const char *path, int flags, mode_t mode)
     pthread_mutex_lock(&lock);
     const char *name = below(dir, path, buf);
     bool was = syscall(SYS_faccessat, dir, path, F_OK) == 0;
-    int fd = (int)syscall(SYS_openat, dir, path, flags, mode);
+    int fd = -1;
+    if (inject(flags & O_CREAT && !was ? NEEDS_ROOM : OTHER, name) == NOTHING)
+        fd = (int)syscall(SYS_openat, dir, path, flags, mode);
     int errnum = errno;
     if (fd >= 0 && name && fstat(fd, &st) == 0) {
         if (flags & O_CREAT && !was)
@@ -134,8 +166,9 @@ OPENAT(openat64)
 static ssize_t do_write(int fd, const struct iovec *iov, int count, off64_t off, bool at)
 {
     struct stat st;
+    const char *name;
     pthread_mutex_lock(&lock);
-    uint64_t ino = inode_of(fd, &st);
+    uint64_t ino = inode_of(fd, &st, &name);
     if (ino && !at)
         off = syscall(SYS_fcntl, fd, F_GETFL) & O_APPEND ? st.st_size
                                                          : syscall(SYS_lseek, fd, 0, SEEK_CUR);
@@ -186,9 +219,13 @@ ssize_t copy_file_range(int from, off64_t *from_off, int to, off64_t *to_off, si
     off64_t src = from_off ? *from_off : lseek64(from, 0, SEEK_CUR);
     off64_t dst = to_off ? *to_off : lseek64(to, 0, SEEK_CUR);
     struct stat st;
+    const char *name;
     pthread_mutex_lock(&lock);
-    uint64_t ino = inode_of(to, &st);
-    ssize_t n = syscall(SYS_copy_file_range, from, from_off, to, to_off, len, flags);
+    uint64_t ino = inode_of(to, &st, &name);
+    enum injected how = inject(WRITES, name);
+    ssize_t n = how == ERROR ? -1
+                             : syscall(SYS_copy_file_range, from, from_off, to, to_off,
+                                       how == SHORT ? len / 2 + 1 : len, flags);
     int errnum = errno;
     for (ssize_t done = 0; ino && done < n;) {
         ssize_t want = n - done < (ssize_t)sizeof(buf) ? n - done : (ssize_t)sizeof(buf);
@@ -208,9 +245,10 @@ ssize_t copy_file_range(int from, off64_t *from_off, int to, off64_t *to_off, si
 static int do_truncate(int fd, off64_t size)
 {
     struct stat st;
+    const char *name;
     pthread_mutex_lock(&lock);
-    uint64_t ino = inode_of(fd, &st);
-    int rc = (int)syscall(SYS_ftruncate, fd, size);
+    uint64_t ino = inode_of(fd, &st, &name);
+    int rc = inject(OTHER, name) ? -1 : (int)syscall(SYS_ftruncate, fd, size);
     int errnum = errno;
     if (rc == 0 && ino)
         put((struct head){.type = 'T', .ino = ino, .a = (uint64_t)size}, NULL, NULL, NULL);
@@ -252,9 +290,10 @@ int truncate64(const char *path, off64_t size)
 static int do_fallocate(int fd, int mode, off64_t off, off64_t len)
 {
     struct stat st;
+    const char *name;
     pthread_mutex_lock(&lock);
-    uint64_t ino = inode_of(fd, &st);
-    int rc = (int)syscall(SYS_fallocate, fd, mode, off, len);
+    uint64_t ino = inode_of(fd, &st, &name);
+    int rc = inject(NEEDS_ROOM, name) ? -1 : (int)syscall(SYS_fallocate, fd, mode, off, len);
     int errnum = errno;
     if (rc == 0 && ino && mode & FALLOC_FL_PUNCH_HOLE)
         put((struct head){.type = 'P', .ino = ino, .a = (uint64_t)off, .b = (uint64_t)len}, NULL,
@@ -279,16 +318,13 @@ int fallocate64(int fd, int mode, off64_t off, off64_t len)
 static int do_sync(int fd, long call)
 {
     struct stat st;
-    char link[64], buf[8192] = "";
+    const char *name;
     pthread_mutex_lock(&lock);
-    uint64_t ino = inode_of(fd, &st);
-    int rc = (int)syscall(call, fd);
+    uint64_t ino = inode_of(fd, &st, &name);
+    int rc = inject(FLUSHES, name) ? -1 : (int)syscall(call, fd);
     int errnum = errno;
     if (rc == 0 && ino && S_ISDIR(st.st_mode) && call != SYS_syncfs) {
-        snprintf(link, sizeof(link), "/proc/self/fd/%d", fd);
-        if (syscall(SYS_readlinkat, AT_FDCWD, link, buf, sizeof(buf) - 1) > 0)
-            put((struct head){.type = 'd'}, buf + strlen(root) + (buf[strlen(root)] == '/'), NULL,
-                NULL);
+        put((struct head){.type = 'd'}, name, NULL, NULL);
     } else if (rc == 0 && ino) {
         put((struct head){.type = call == SYS_syncfs ? 'Y' : 'S', .ino = ino}, NULL, NULL, NULL);
     }
@@ -317,7 +353,8 @@ static int do_rename(int from_dir, const char *from, int to_dir, const char *to,
     char a[8192], b[8192];
     pthread_mutex_lock(&lock);
     const char *x = below(from_dir, from, a), *y = below(to_dir, to, b);
-    int rc = (int)syscall(SYS_renameat2, from_dir, from, to_dir, to, flags);
+    int rc =
+        inject(NEEDS_ROOM, y) ? -1 : (int)syscall(SYS_renameat2, from_dir, from, to_dir, to, flags);
     int errnum = errno;
     if (rc == 0 && x && y)
         put((struct head){.type = 'R', .a = flags}, x, y, NULL);
@@ -346,8 +383,9 @@ static int do_name(uint32_t type, int dir, const char *path, int flags, mode_t m
     char buf[8192];
     pthread_mutex_lock(&lock);
     const char *name = below(dir, path, buf);
-    int rc = (int)(type == 'M' ? syscall(SYS_mkdirat, dir, path, mode)
-                               : syscall(SYS_unlinkat, dir, path, flags));
+    int rc = inject(type == 'M' ? NEEDS_ROOM : OTHER, name) ? -1
+             : type == 'M' ? (int)syscall(SYS_mkdirat, dir, path, mode)
+                           : (int)syscall(SYS_unlinkat, dir, path, flags);
     int errnum = errno;
     if (rc == 0 && name)
         put((struct head){.type = flags & AT_REMOVEDIR ? 'D' : type}, name, NULL, NULL);
