@@ -252,7 +252,8 @@ def test_sqlite(mount):
 
 
 @pytest.mark.parametrize("rw", ["write", "randwrite"])
-def test_fio_verify(mount, rw):
-    run("fio", "--name=v", "--directory=" + mount.keys, "--size=8m", "--nrfiles=2", "--rw=" + rw, "--bs=4k-64k",
+def test_fio_verify(world, mount, rw):
+    # It leaves a file about the state of its verification where it stands.
+    run("fio", "--name=v", "--aux-path=" + world.path(), "--directory=" + mount.keys, "--size=8m", "--nrfiles=2", "--rw=" + rw, "--bs=4k-64k",
         "--verify=crc32c", "--do_verify=1", "--verify_fatal=1", "--fallocate=posix", "--ioengine=psync", "--randseed=3",
         "--output-format=terse")
