@@ -63,7 +63,8 @@ static bool is_in_place(const struct reading *r, struct mcfs_slice key, const ch
     _cleanup_buf_ struct mcfs_buf path = MCFS_BUF_INIT;
     mcfs_buf_printf(&path, "%s/", r->fsdir);
     file_per_key_path(key, &path);
-    return path.failed || mcfs_slice_eq(mcfs_slice(path.data, path.len), mcfs_slice_str(file));
+    return !path.data || path.failed ||
+           mcfs_slice_eq(mcfs_slice(path.data, path.len), mcfs_slice_str(file));
 }
 
 static int take_message(struct reading *r, const char *file, const struct message *m,

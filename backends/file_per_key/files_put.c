@@ -141,7 +141,7 @@ static int store_value(struct files *s, struct file_entry *e, struct mcfs_backen
     if (files_claim(s, e->size, err))
         return -1;
     int rc = find_source(s, item, &from, err);
-    if (rc == 0 && (rc = commit(s, e, &from, err)) && !from.is_staging)
+    if (rc == 0 && from.path && (rc = commit(s, e, &from, err)) && !from.is_staging)
         unlinkat(from.dir_fd, from.path, 0);
     if (rc)
         atomic_fetch_sub(&s->used_bytes, e->size);

@@ -9,6 +9,7 @@
 #include <criterion/criterion.h>
 #include <dirent.h>
 #include <fcntl.h>
+#include <ftw.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -219,16 +220,24 @@ static struct mcfs_backend_place place_of(struct mcfs_backend *b, const char *ke
     return p;
 }
 
-/* Files below a folder of the store. */
+static int seen, logs_aside; /* nftw has no argument to pass */
+
+static int see(const char *path, const struct stat *st, int type, struct FTW *ftw)
+{
+    (void)st, (void)ftw;
+    seen += type == FTW_F;
+    logs_aside += type == FTW_F && strstr(path, ".log");
+    return 0;
+}
+
+/* Files below a folder of the store; logs_aside: so many of them are logs. */
 static int files_below(const char *folder)
 {
-    char command[200];
-    int n = -1;
-    snprintf(command, sizeof(command), "find %s/%s -type f 2>/dev/null | wc -l", dir, folder);
-    FILE *f = popen(command, "r");
-    cr_assert_eq(fscanf(f, "%d", &n), 1);
-    pclose(f);
-    return n;
+    char path[200];
+    snprintf(path, sizeof(path), "%s/%s", dir, folder);
+    seen = logs_aside = 0;
+    nftw(path, see, 16, FTW_PHYS);
+    return seen;
 }
 
 /* ---- fsck ---- */
@@ -271,6 +280,7 @@ static struct findings fsck(void)
 static void expect_clean(const char *when)
 {
     struct findings all = fsck();
+    (void)when; /* not every runner prints it */
     cr_assert_eq(all.count, 0, "%s: %s: %s", when, all.files[0], all.v[0].what);
 }
 
@@ -460,6 +470,7 @@ static void check_after_death(int done, int call)
 {
     struct mcfs_error err = MCFS_ERROR_INIT;
     char path[128];
+    (void)call;
     snprintf(path, sizeof(path), "%s/" OWN, dir);
     if (access(path, F_OK) == 0) {
         struct findings all = fsck();
@@ -578,9 +589,8 @@ static void damage_log(const char *name, size_t at, bool cut)
     close_store(b);
     /* No value is lost: it is in the store or set aside.  (One that the end of a log named cannot
      * be told from a put that was not finished.) */
-    shell("rm -rf %2$s/lost+found/*.log*%1$s", "");
-    cr_assert_geq(there + files_below("lost+found"), cut ? FEW - 1 : FEW, "%s, byte %d", name,
-                  (int)at);
+    int aside = files_below("lost+found");
+    cr_assert_geq(there + aside - logs_aside, cut ? FEW - 1 : FEW, "%s, byte %d", name, (int)at);
     cr_assert_geq(there, FEW - 6);
 }
 
@@ -757,7 +767,7 @@ Test(files, looking_while_the_owner_writes)
         struct mcfs_backend *looks = try_open(true, &err);
         cr_assert_not_null(looks, "%s", err.msg);
         int n = objects(looks);
-        cr_assert_leq(n, 31 + 1);
+        cr_assert(n <= 31 + 1);
         close_store(looks);
     }
     atomic_store(&stop, true);
