@@ -19,12 +19,11 @@ static const struct mcfs_flag table[] = {
     {"storage_path", MCFS_FLAG_STRING, AT(storage_path), NULL, "MOONCAKE_OFFLOAD_FILE_STORAGE_PATH",
      "state directory of a cluster's node", 0},
     {"backend", MCFS_FLAG_STRING, AT(backend), NULL, "MOONCAKE_OFFLOAD_STORAGE_BACKEND_DESCRIPTOR",
-     "layout of the store: bucket_storage_backend, and with offload: also "
-     "offset_allocator_storage_backend and file_per_key_storage_backend; none: buckets, or what "
-     "lies there",
+     "layout of the store: bucket_storage_backend, file_per_key_storage_backend, and with offload: "
+     "also offset_allocator_storage_backend; none: buckets, or with offload: what lies there",
      0},
     {"fsdir", MCFS_FLAG_STRING, AT(fsdir), "file_per_key_dir", "MOONCAKE_OFFLOAD_FSDIR",
-     "offload: the folder of the file-per-key layout", 0},
+     "the folder of Mooncake's own files in the file-per-key layout", 0},
     {"bucket_size_limit", MCFS_FLAG_SIZE, AT(bucket_size_limit), "256M",
      "MOONCAKE_OFFLOAD_BUCKET_SIZE_LIMIT_BYTES", "bytes after which a bucket is sealed", 0},
     {"bucket_keys_limit", MCFS_FLAG_U64, AT(bucket_keys_limit), "500",

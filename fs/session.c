@@ -212,7 +212,8 @@ static int start_node(struct run *run, const struct source *source, struct state
                                            .capacity_bytes = o->capacity,
                                            .single_object_min_bytes = o->single_object_min,
                                            .flush_interval_ms = (uint32_t)o->flush_interval_ms,
-                                           .eviction_policy = o->eviction},
+                                           .eviction_policy = o->eviction,
+                                           .fsdir = o->fsdir},
                                  .rpc_timeout_ms = (uint32_t)o->rpc_timeout_ms,
                                  .lease_wait_ms = (uint32_t)o->lease_wait_ms,
                                  .read_only = o->ro,
@@ -227,7 +228,6 @@ static int start_node(struct run *run, const struct source *source, struct state
     char *view[VIEW_WORDS] = {NULL};
     if (source->offload) {
         config.store.dir = source->offload;
-        config.store.fsdir = o->fsdir;
         config.store.read_only = true;
         config.refresh_ms = (uint32_t)o->refresh_ms;
         config.master_flags = keeps_nothing;

@@ -103,7 +103,7 @@ static int open_store(struct node *n, struct mcfs_error *err)
         n->ops = mcfs_backend_recognise(config->dir, config->fsdir, err);
     else if (!(n->ops = mcfs_backend_find(name)))
         mcfs_fail(err, MCFS_INVALID_PARAMS, "no such storage backend: '%s'", name);
-    if (n->ops)
+    if (n->ops && (config->read_only || mcfs_backend_fits(n->ops, config, err) == 0))
         n->store = config->read_only ? mcfs_backend_open_live(n->ops, config, &found, err)
                                      : n->ops->open(config, &found, err);
     if (!n->store)

@@ -13,7 +13,7 @@ from power_cut import Disk, Promises, read_log
 
 WORKER = os.path.join(BUILD, "tests/crash/store_worker")
 RECORD = os.path.join(BUILD, "tests/preload/librecord_calls.so")
-BACKENDS = ["bucket_storage_backend"]
+BACKENDS = ["bucket_storage_backend", "file_per_key_storage_backend"]
 STATES = int(os.environ.get("MCFS_POWER_CUT_STATES", "6"))
 ALL = os.environ.get("MCFS_POWER_CUT") == "all"
 
@@ -98,7 +98,7 @@ def cut(disk, promises, checker, scratch, how, seed):
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_cut_off_behind_any_call(scratch, backend, seed):
     calls = record(scratch, backend, seed, 150 if ALL else 60)
-    step = 1 if ALL else 7
+    step = 1 if ALL else 11
     disk, promises = Disk(calls), Promises()
     cuts = 0
     with Checker(backend) as checker:
@@ -113,7 +113,7 @@ def test_cut_off_behind_any_call(scratch, backend, seed):
             for s in range(STATES if ALL else 1):
                 cut(disk, promises, checker, scratch, "random", disk.at * 1000 + s)
             cuts += 1
-    assert cuts > 30 and promises.synced
+    assert cuts > 20 and promises.synced
 
 
 def run_failing(scratch, backend, how, at):
@@ -141,7 +141,7 @@ def test_any_call_fails(scratch, backend, how):
     whole, _, calls = run_failing(scratch, backend, how, 0)
     hurt = 0
     with Checker(backend) as checker:
-        for at in range(1, calls, 1 if ALL else 5):
+        for at in range(1, calls, 1 if ALL else 9):
             promises, store, _ = run_failing(scratch, backend, how, at)
             hurt += (promises.sure, promises.ended, promises.synced) != (whole.sure, whole.ended, whole.synced)
             found = look_twice(checker, store) if os.path.isdir(store) else {}
