@@ -90,10 +90,12 @@ static struct store *create(const struct mcfs_backend_config *config)
 static int open_dir(struct store *s, const char *dir, struct mcfs_error *err)
 {
     bool read_only = s->config.read_only;
-    if (s->config.eviction_policy)
-        return mcfs_fail(err, MCFS_INVALID_PARAMS,
-                         "eviction policy '%s' is not supported by the bucket store",
-                         s->config.eviction_policy);
+    const char *policy = s->config.eviction_policy;
+    s->evict_lru = policy && strcmp(policy, "lru") == 0;
+    s->evicts = s->evict_lru || (policy && strcmp(policy, "fifo") == 0);
+    if (policy && !s->evicts)
+        return mcfs_fail(err, MCFS_INVALID_PARAMS, "eviction policy '%s' is not none, fifo or lru",
+                         policy);
     if (!read_only && mcfs_make_dirs(dir, 0755, err))
         return -1;
     s->dir = realpath(dir, NULL);
@@ -195,6 +197,7 @@ static void store_stats(struct mcfs_backend *b, struct mcfs_backend_stats *out)
                                        .removes = atomic_load(&s->removes),
                                        .reads = atomic_load(&s->reads),
                                        .syncs = atomic_load(&s->syncs),
+                                       .evictions = atomic_load(&s->evictions),
                                        .checksum_errors = atomic_load(&s->checksum_errors)};
     if (!out->capacity_bytes && fstatvfs(s->dir_fd, &v) == 0)
         out->capacity_bytes = used + (uint64_t)v.f_bavail * v.f_frsize;
@@ -212,6 +215,8 @@ const struct mcfs_backend_ops mcfs_bucket_ops = {
     .reader_read = store_reader_read,
     .reader_verify = store_reader_verify,
     .reader_is_verified = store_reader_is_verified,
+    .evict_begin = store_evict_begin,
+    .evict_end = store_evict_end,
     .remove = store_remove,
     .rekey = store_rekey,
     .set_attr = store_set_attr,

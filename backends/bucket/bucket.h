@@ -78,6 +78,7 @@ struct entry {
     struct entry *before, *after; /* in its bucket; under the bucket's lock */
     char *key; /* storage key; changes under the stripes' and the bucket's lock */
     uint64_t version, offset, size;
+    uint64_t used; /* lru: the store's clock when it was put or opened last; its stripe's lock */
     struct mcfs_attr attr;
     uint32_t key_len, crc32c;
     union {
@@ -86,6 +87,7 @@ struct entry {
     };
     uint8_t data_type;
     bool has_crc, dead;
+    bool leaving;                      /* held back by an eviction; under its stripe's lock */
     _Atomic(enum check_state) checked; /* since the store was opened */
     bool key_inline;                   /* the storage key lies before the value */
     bool bare; /* on disk without "default", 0x00: from before Mooncake had tenants */
@@ -111,6 +113,7 @@ struct store {
     char *dir;
     const struct finding_sink *sink; /* the store is being checked: findings go here, not the log */
     int dir_fd, lock_fd;
+    bool evicts, evict_lru;
     uint32_t fds_max; /* data files kept open without a user */
     struct index_stripe stripes[INDEX_STRIPES];
 
@@ -136,6 +139,8 @@ struct store {
     bool stopping;
 
     _Atomic uint64_t objects, object_bytes, live_bytes, used_bytes, index_bytes;
+    _Atomic uint64_t use_clock; /* lru: counts puts and opens */
+    _Atomic uint64_t evictions;
     _Atomic uint64_t puts, removes, reads, syncs, checksum_errors, bucket_count;
 };
 
@@ -282,6 +287,19 @@ int64_t store_reader_read(struct mcfs_backend_reader *r, void *buf, size_t len, 
                           struct mcfs_error *err);
 int store_reader_verify(struct mcfs_backend_reader *r, struct mcfs_error *err);
 bool store_reader_is_verified(const struct mcfs_backend_reader *r);
+
+/* ---- bucket_evict.c: as in the table ---- */
+
+int64_t store_evict_begin(struct mcfs_backend *b, struct mcfs_backend_cursor *at, uint64_t bytes,
+                          struct mcfs_backend_victim *out, size_t max, struct mcfs_error *err);
+size_t store_evict_end(struct mcfs_backend *b, struct mcfs_backend_victim *victims, size_t n);
+
+/* Notes for lru that an entry was put or opened.  The caller holds its stripe's lock. */
+static inline void entry_touch(struct store *s, struct entry *e)
+{
+    if (s->evict_lru)
+        e->used = atomic_fetch_add_explicit(&s->use_clock, 1, memory_order_relaxed) + 1;
+}
 
 /* ---- bucket_seal.c ---- */
 

@@ -91,6 +91,8 @@ int index_end_put(struct store *s, struct index_stripe *stripe, struct pending_p
         at = &(*at)->next;
     *at = p->next;
     pthread_cond_broadcast(&stripe->put_done);
+    if (e)
+        entry_touch(s, e);
     return e ? index_add(s, stripe, e) : 0;
 }
 

@@ -95,6 +95,20 @@ struct mcfs_backend_name {
     struct mcfs_error err; /* result of this item; a version that is not stored is success */
 };
 
+/* How far a round of eviction has come; all zero: at its beginning. */
+struct mcfs_backend_cursor {
+    uint64_t order, version; /* of the last victim offered; only the store knows what order means */
+};
+
+/* A version that is about to be evicted. */
+struct mcfs_backend_victim {
+    struct mcfs_slice tenant, key; /* live until evict_end */
+    uint64_t version, size;
+    bool gone;             /* set by the caller: nobody is told any more that it is here */
+    struct mcfs_error err; /* result of evict_end for this one */
+    void *memory;          /* the store's */
+};
+
 /* Called for each stored object; return false to stop.  Slices live until it returns. */
 typedef bool (*mcfs_backend_scan_fn)(const struct mcfs_object *object, void *arg);
 
@@ -132,6 +146,20 @@ struct mcfs_backend_ops {
     /* Whether the value has been put, or reader_verify has found it right, since the store was
      * opened. NULL: the layout has no checksums. */
     bool (*reader_is_verified)(const struct mcfs_backend_reader *r);
+
+    /* Offers up to max versions that should go next, oldest first in the order of the store's
+     * policy, until they cover `bytes` or no more stand behind *at, which is moved: what the caller
+     * refuses is not offered again in this round.  From now on no reader can be opened for them
+     * (REPLICA_IS_GONE), nor are they given other names; a scan still visits them.  Returns how
+     * many, 0 when nothing is left, or -1 (INVALID_PARAMS: the policy is none).  evict_end must
+     * follow.  NULL: the layout does not evict. */
+    int64_t (*evict_begin)(struct mcfs_backend *b, struct mcfs_backend_cursor *at, uint64_t bytes,
+                           struct mcfs_backend_victim *out, size_t max, struct mcfs_error *err);
+
+    /* Removes, as `remove` does, those victims that are marked gone, and takes the others back as
+     * they were.  Frees what the victims hold; returns the number that could not be removed: these
+     * cannot be opened any more, but after a restart they are there. */
+    size_t (*evict_end)(struct mcfs_backend *b, struct mcfs_backend_victim *victims, size_t n);
 
     /* Forgets n versions; returns the number that failed. */
     size_t (*remove)(struct mcfs_backend *b, struct mcfs_backend_name *names, size_t n);

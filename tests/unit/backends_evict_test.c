@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The store's half of eviction: order, holding back, taking back, and readers in flight. */
+#include "backends/backends.h"
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define TENANT MCFS_SLICE_LITERAL("default")
+#define SIZE 5000
+#define KEY 10 /* bytes of "default", 0x00, "kN", which stand before the value */
+
+static const struct mcfs_backend_ops *ops;
+static char dir[64];
+
+static void setup(void)
+{
+    ops = mcfs_backend_find("bucket_storage_backend");
+    strcpy(dir, "/tmp/mcfs-evict-XXXXXX");
+    cr_assert_not_null(mkdtemp(dir));
+}
+
+static void teardown(void)
+{
+    char command[128];
+    snprintf(command, sizeof(command), "rm -rf %s", dir);
+    cr_assert_eq(system(command), 0);
+}
+
+TestSuite(evict, .init = setup, .fini = teardown, .timeout = 60);
+
+static struct mcfs_backend *open_store(const char *policy)
+{
+    struct mcfs_backend_config config = {
+        .dir = dir, .bucket_keys_limit = 3, .eviction_policy = policy};
+    struct mcfs_backend_recovery found;
+    struct mcfs_error err = MCFS_ERROR_INIT;
+    struct mcfs_backend *b = ops->open(&config, &found, &err);
+    cr_assert_not_null(b, "%s", err.msg);
+    return b;
+}
+
+static void put(struct mcfs_backend *b, uint64_t version)
+{
+    char key[16], data[SIZE];
+    snprintf(key, sizeof(key), "k%d", (int)version);
+    memset(data, 'a' + (int)version, sizeof(data));
+    struct mcfs_backend_put item = {
+        .object = {.tenant = TENANT, .key = mcfs_slice_str(key), .version = version, .size = SIZE},
+        .data = data};
+    cr_assert_eq(ops->put(b, &item, 1), 0, "%s", item.err.msg);
+}
+
+static struct mcfs_backend *filled(const char *policy)
+{
+    struct mcfs_backend *b = open_store(policy);
+    for (uint64_t v = 9; v > 0; v--)
+        put(b, v);
+    return b;
+}
+
+static struct mcfs_backend_reader *reader(struct mcfs_backend *b, uint64_t version)
+{
+    char key[16];
+    struct mcfs_error err = MCFS_ERROR_INIT;
+    snprintf(key, sizeof(key), "k%d", (int)version);
+    struct mcfs_backend_reader *r = ops->reader_open(b, TENANT, mcfs_slice_str(key), version, &err);
+    cr_assert(r || err.code == MCFS_REPLICA_IS_GONE, "%s", err.msg);
+    return r;
+}
+
+static bool has(struct mcfs_backend *b, uint64_t version)
+{
+    struct mcfs_backend_reader *r = reader(b, version);
+    if (r)
+        ops->reader_close(r);
+    return r != NULL;
+}
+
+static void is_whole(struct mcfs_backend_reader *r, uint64_t version)
+{
+    char got[SIZE + 1], want[SIZE];
+    memset(want, 'a' + (int)version, sizeof(want));
+    cr_assert_eq(ops->reader_read(r, got, sizeof(got), 0, NULL), SIZE);
+    cr_assert_eq(memcmp(got, want, SIZE), 0);
+}
+
+/* Offers `want` victims at a time and says which came. */
+static size_t begin(struct mcfs_backend *b, struct mcfs_backend_cursor *at,
+                    struct mcfs_backend_victim *v, size_t want)
+{
+    struct mcfs_error err = MCFS_ERROR_INIT;
+    int64_t n = ops->evict_begin(b, at, (want - 1) * (SIZE + KEY) + 1, v, 16, &err);
+    cr_assert_geq(n, 0, "%s", err.msg);
+    return (size_t)n;
+}
+
+Test(evict, fifo_takes_the_oldest_put_and_frees_it)
+{
+    struct mcfs_backend *b = filled("fifo");
+    struct mcfs_backend_victim v[16];
+    struct mcfs_backend_cursor at = {0};
+    cr_assert(has(b, 1)); /* opening changes nothing for fifo */
+    cr_assert_eq(begin(b, &at, v, 3), 3);
+    for (uint64_t i = 0; i < 3; i++) {
+        cr_assert_eq(v[i].version, i + 1);
+        cr_assert_not(has(b, i + 1));
+        v[i].gone = true;
+    }
+    cr_assert(has(b, 4));
+    cr_assert_eq(ops->evict_end(b, v, 3), 0);
+    struct mcfs_backend_stats stats;
+    ops->stats(b, &stats);
+    cr_assert_eq(stats.objects, 6);
+    cr_assert_eq(stats.evictions, 3);
+    ops->close(b, NULL);
+    b = open_store("fifo"); /* and it does not come back */
+    for (uint64_t i = 1; i <= 9; i++)
+        cr_assert_eq(has(b, i), i > 3);
+    ops->close(b, NULL);
+}
+
+Test(evict, lru_takes_what_was_opened_longest_ago)
+{
+    struct mcfs_backend *b = filled("lru"); /* put 9 first, 1 last */
+    struct mcfs_backend_victim v[16];
+    struct mcfs_backend_cursor at = {0};
+    cr_assert(has(b, 9));
+    cr_assert(has(b, 7));
+    cr_assert_eq(begin(b, &at, v, 9), 9);
+    static const uint64_t order[] = {8, 6, 5, 4, 3, 2, 1, 9, 7};
+    for (int i = 0; i < 9; i++)
+        cr_assert_eq(v[i].version, order[i]);
+    ops->evict_end(b, v, 9);
+    ops->close(b, NULL);
+}
+
+Test(evict, what_is_refused_is_back_and_is_not_offered_again)
+{
+    struct mcfs_backend *b = filled("fifo");
+    struct mcfs_backend_victim v[16];
+    struct mcfs_backend_cursor at = {0};
+    cr_assert_eq(begin(b, &at, v, 2), 2);
+    v[1].gone = true; /* 1 is pinned, say */
+    cr_assert_eq(ops->evict_end(b, v, 2), 0);
+    struct mcfs_backend_reader *r = reader(b, 1);
+    is_whole(r, 1);
+    ops->reader_close(r);
+    cr_assert_not(has(b, 2));
+    cr_assert_eq(begin(b, &at, v, 1), 1);
+    cr_assert_eq(v[0].version, 3);
+    ops->evict_end(b, v, 1);
+    at = (struct mcfs_backend_cursor){0}; /* another round */
+    cr_assert_eq(begin(b, &at, v, 20), 8);
+    cr_assert_eq(v[0].version, 1);
+    struct mcfs_backend_cursor again = {0};
+    struct mcfs_backend_victim none[16];
+    cr_assert_eq(begin(b, &again, none, 1), 0); /* all are held back already */
+    ops->evict_end(b, v, 8);
+    ops->close(b, NULL);
+}
+
+Test(evict, a_reader_in_flight_finishes)
+{
+    struct mcfs_backend *b = filled("fifo");
+    struct mcfs_backend_victim v[16];
+    struct mcfs_backend_cursor at = {0};
+    struct mcfs_backend_reader *r = reader(b, 1);
+    cr_assert_eq(begin(b, &at, v, 9), 9);
+    for (int i = 0; i < 9; i++)
+        v[i].gone = true;
+    cr_assert_eq(ops->evict_end(b, v, 9), 0);
+    ops->sync(b, NULL);
+    is_whole(r, 1);
+    ops->reader_close(r);
+    ops->close(b, NULL);
+}
+
+Test(evict, none_evicts_nothing)
+{
+    struct mcfs_backend *b = filled("none");
+    struct mcfs_backend_victim v[16];
+    struct mcfs_backend_cursor at = {0};
+    struct mcfs_error err = MCFS_ERROR_INIT;
+    cr_assert_eq(ops->evict_begin(b, &at, 1, v, 16, &err), -1);
+    cr_assert_eq(err.code, MCFS_INVALID_PARAMS);
+    ops->close(b, NULL);
+}
