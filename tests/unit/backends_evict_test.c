@@ -3,6 +3,8 @@
 #include "backends/backends.h"
 
 #include <criterion/criterion.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -187,4 +189,59 @@ Test(evict, none_evicts_nothing)
     cr_assert_eq(ops->evict_begin(b, &at, 1, v, 16, &err), -1);
     cr_assert_eq(err.code, MCFS_INVALID_PARAMS);
     ops->close(b, NULL);
+}
+
+static struct mcfs_backend *shared;
+static atomic_bool stop;
+
+/* Opens everything, again and again; what can be opened has to be whole. */
+static void *read_all(void *arg)
+{
+    (void)arg;
+    while (!atomic_load(&stop))
+        for (uint64_t v = 1; v <= 9; v++) {
+            struct mcfs_backend_reader *r = reader(shared, v);
+            if (!r)
+                continue;
+            is_whole(r, v);
+            ops->reader_close(r);
+        }
+    return NULL;
+}
+
+Test(evict, readers_never_see_a_part_while_objects_come_and_go)
+{
+    shared = filled("lru");
+    pthread_t threads[2];
+    atomic_store(&stop, false);
+    for (int i = 0; i < 2; i++)
+        cr_assert_eq(pthread_create(&threads[i], NULL, read_all, NULL), 0);
+    uint64_t evicted = 0;
+    for (int round = 0; round < 200; round++) {
+        struct mcfs_backend_victim v[16];
+        struct mcfs_backend_cursor at = {0};
+        size_t n = begin(shared, &at, v, 3);
+        uint64_t gone = 0;
+        for (size_t i = 0; i < n; i++)
+            if ((v[i].gone = (round + i) % 2))
+                gone |= 1u << v[i].version;
+        cr_assert_eq(ops->evict_end(shared, v, n), 0);
+        for (uint64_t i = 1; i <= 9; i++)
+            if (gone & 1u << i) {
+                cr_assert_not(has(shared, i));
+                put(shared, i);
+                evicted++;
+            }
+    }
+    atomic_store(&stop, true);
+    for (int i = 0; i < 2; i++)
+        pthread_join(threads[i], NULL);
+    struct mcfs_backend_stats stats;
+    ops->stats(shared, &stats);
+    cr_assert_eq(stats.objects, 9);
+    cr_assert_eq(stats.evictions, evicted);
+    cr_assert_gt(evicted, 0);
+    for (uint64_t i = 1; i <= 9; i++)
+        cr_assert(has(shared, i));
+    ops->close(shared, NULL);
 }
