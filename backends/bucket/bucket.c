@@ -93,7 +93,7 @@ static int open_dir(struct store *s, const char *dir, struct mcfs_error *err)
     const char *policy = s->config.eviction_policy;
     s->evict_lru = policy && strcmp(policy, "lru") == 0;
     s->evicts = s->evict_lru || (policy && strcmp(policy, "fifo") == 0);
-    if (policy && !s->evicts)
+    if (policy && !s->evicts) /* set_defaults has made NULL of "none" */
         return mcfs_fail(err, MCFS_INVALID_PARAMS, "eviction policy '%s' is not none, fifo or lru",
                          policy);
     if (!read_only && mcfs_make_dirs(dir, 0755, err))
@@ -119,7 +119,7 @@ struct mcfs_backend *store_open_checked(const struct mcfs_backend_config *config
         return NULL;
     }
     s->sink = sink;
-    if (open_dir(s, config->dir, err) || store_recover(s, recovery, err) ||
+    if (open_dir(s, config->dir, err) || store_recover(s, recovery, err) || order_begin(s, err) ||
         (!config->read_only && flusher_start(s, err))) {
         destroy(s);
         return NULL;
@@ -198,6 +198,7 @@ static void store_stats(struct mcfs_backend *b, struct mcfs_backend_stats *out)
                                        .reads = atomic_load(&s->reads),
                                        .syncs = atomic_load(&s->syncs),
                                        .evictions = atomic_load(&s->evictions),
+                                       .evicted_bytes = atomic_load(&s->evicted_bytes),
                                        .checksum_errors = atomic_load(&s->checksum_errors)};
     if (!out->capacity_bytes && fstatvfs(s->dir_fd, &v) == 0)
         out->capacity_bytes = used + (uint64_t)v.f_bavail * v.f_frsize;
@@ -215,7 +216,8 @@ const struct mcfs_backend_ops mcfs_bucket_ops = {
     .reader_read = store_reader_read,
     .reader_verify = store_reader_verify,
     .reader_is_verified = store_reader_is_verified,
-    .evict_begin = store_evict_begin,
+    .evict_choose = store_evict_choose,
+    .evict_hold = store_evict_hold,
     .evict_end = store_evict_end,
     .remove = store_remove,
     .rekey = store_rekey,

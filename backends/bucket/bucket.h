@@ -78,7 +78,8 @@ struct entry {
     struct entry *before, *after; /* in its bucket; under the bucket's lock */
     char *key; /* storage key; changes under the stripes' and the bucket's lock */
     uint64_t version, offset, size;
-    uint64_t used; /* lru: the store's clock when it was put or opened last; its stripe's lock */
+    struct entry *older, *newer; /* of its stripe, where the store evicts; the stripe's lock */
+    uint64_t used; /* lru: the store's clock when it was put or opened last; likewise */
     struct mcfs_attr attr;
     uint32_t key_len, crc32c;
     union {
@@ -105,6 +106,7 @@ struct index_stripe {
     pthread_cond_t put_done;
     struct pending_put *pending;
     struct mcfs_table table;
+    struct entry *oldest, *newest; /* in the order of eviction; empty where nothing evicts */
 } __attribute__((aligned(64)));
 
 struct store {
@@ -114,6 +116,7 @@ struct store {
     const struct finding_sink *sink; /* the store is being checked: findings go here, not the log */
     int dir_fd, lock_fd;
     bool evicts, evict_lru;
+    bool ordered;     /* recovery is over: the stripes' lists are sorted */
     uint32_t fds_max; /* data files kept open without a user */
     struct index_stripe stripes[INDEX_STRIPES];
 
@@ -140,7 +143,7 @@ struct store {
 
     _Atomic uint64_t objects, object_bytes, live_bytes, used_bytes, index_bytes;
     _Atomic uint64_t use_clock; /* lru: counts puts and opens */
-    _Atomic uint64_t evictions;
+    _Atomic uint64_t evictions, evicted_bytes;
     _Atomic uint64_t puts, removes, reads, syncs, checksum_errors, bucket_count;
 };
 
@@ -288,18 +291,24 @@ int64_t store_reader_read(struct mcfs_backend_reader *r, void *buf, size_t len, 
 int store_reader_verify(struct mcfs_backend_reader *r, struct mcfs_error *err);
 bool store_reader_is_verified(const struct mcfs_backend_reader *r);
 
-/* ---- bucket_evict.c: as in the table ---- */
+/* ---- bucket_evict.c ---- */
 
-int64_t store_evict_begin(struct mcfs_backend *b, struct mcfs_backend_cursor *at, uint64_t bytes,
-                          struct mcfs_backend_victim *out, size_t max, struct mcfs_error *err);
+/* As in the table. */
+int64_t store_evict_choose(struct mcfs_backend *b, struct mcfs_backend_cursor *at, uint64_t bytes,
+                           struct mcfs_backend_victim *out, size_t max, struct mcfs_error *err);
+size_t store_evict_hold(struct mcfs_backend *b, struct mcfs_backend_victim *victims, size_t n);
 size_t store_evict_end(struct mcfs_backend *b, struct mcfs_backend_victim *victims, size_t n);
 
-/* Notes for lru that an entry was put or opened.  The caller holds its stripe's lock. */
-static inline void entry_touch(struct store *s, struct entry *e)
-{
-    if (s->evict_lru)
-        e->used = atomic_fetch_add_explicit(&s->use_clock, 1, memory_order_relaxed) + 1;
-}
+/* Takes an entry of the index into its stripe's order, or out of it; nothing where the store does
+ * not evict.  The caller holds the stripe's lock. */
+void order_add(struct store *s, struct index_stripe *stripe, struct entry *e);
+void order_del(struct store *s, struct index_stripe *stripe, struct entry *e);
+
+/* Notes for lru that an entry was opened.  The caller holds its stripe's lock. */
+void order_used(struct store *s, struct index_stripe *stripe, struct entry *e);
+
+/* Sorts what recovery has found; before that entries are taken in as they come. */
+int order_begin(struct store *s, struct mcfs_error *err);
 
 /* ---- bucket_seal.c ---- */
 

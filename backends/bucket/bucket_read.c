@@ -43,7 +43,7 @@ struct mcfs_backend_reader *store_reader_open(struct mcfs_backend *b, struct mcf
             return NULL;
         }
         e->readers++;
-        entry_touch(s, e);
+        order_used(s, stripe, e);
     }
     fd_cache_trim(s);
     atomic_fetch_add_explicit(&s->reads, 1, memory_order_relaxed);
