@@ -81,6 +81,9 @@ void admin_metrics(struct master *m, struct mcfs_buf *b)
     put(b, "lookups_total", "counter", "Look-ups of single keys.", (double)s.lookups);
     put(b, "puts_total", "counter", "Puts made visible.", (double)s.puts);
     put(b, "removes_total", "counter", "Objects removed.", (double)s.removes);
+    put(b, "evicted_replicas_total", "counter", "Replicas that nodes have evicted.",
+        (double)s.evicted_replicas);
+    put(b, "evicted_bytes_total", "counter", "Bytes of those.", (double)s.evicted_bytes);
     put(b, "leases_granted_total", "counter", "Read leases granted or extended.",
         (double)s.leases_granted);
     put(b, "lease_recalls_total", "counter", "Recalls of leases.", (double)s.recalls);

@@ -460,7 +460,9 @@ void directory_stats(struct directory *d, struct directory_stats *out)
                                     .recalls = lease_recall_count(d->leases),
                                     .lookups = atomic_load(&d->lookups),
                                     .puts = atomic_load(&d->puts),
-                                    .removes = atomic_load(&d->removes)};
+                                    .removes = atomic_load(&d->removes),
+                                    .evicted_replicas = atomic_load(&d->evicted_replicas),
+                                    .evicted_bytes = atomic_load(&d->evicted_bytes)};
 }
 
 void directory_tenant_stats(struct directory *d, struct mcfs_slice tenant, uint64_t *objects,

@@ -237,6 +237,14 @@ int directory_set_soft_pin(struct directory *d, struct mcfs_slice tenant, struct
 int directory_set_hard_pin(struct directory *d, struct mcfs_slice tenant, struct mcfs_slice key,
                            bool pin, struct mcfs_error *err);
 
+/* Withdraws the replica of a version at a node that is about to evict it; the object goes with its
+ * last one.  ILLEGAL_CLIENT: pinned hard.  OBJECT_REPLICA_BUSY: pinned softly, unless soft_too; or
+ * the node is still putting it.  OBJECT_HAS_LEASE: others hold leases, which are recalled; the
+ * node's own are no hindrance.  REPLICA_IS_GONE: the directory leads nobody to this version at this
+ * node, so that its bytes may go. */
+int directory_evict(struct directory *d, struct mcfs_slice tenant, struct mcfs_slice key,
+                    uint64_t version, uint32_t node, bool soft_too, struct mcfs_error *err);
+
 /* ---- leases ---- */
 
 /* A holder says that it caches nothing of this key any more. */
@@ -255,6 +263,11 @@ uint8_t directory_inventory_generation(struct directory *d, uint32_t node);
  * version is nobody's and the node may drop it, -1 on error. */
 int directory_inventory_item(struct directory *d, uint32_t node, uint8_t generation,
                              const struct mcfs_object *object, struct mcfs_error *err);
+
+/* The same for one that the node was evicting when its last process died: nobody's (0), unless the
+ * directory has it and it may not go, being pinned or leased. */
+int directory_inventory_leaving(struct directory *d, uint32_t node, uint8_t generation,
+                                const struct mcfs_object *object, struct mcfs_error *err);
 
 /* The report is complete: what the node did not name is withdrawn.  *dropped gets the number of
  * objects that are gone with their last replica. */
@@ -306,6 +319,7 @@ struct directory_stats {
     uint64_t objects, object_bytes, directories, pending_puts, discarded_puts;
     uint64_t memory_bytes; /* records, keys, tables, tree */
     uint64_t leases_granted, recalls, lookups, puts, removes;
+    uint64_t evicted_replicas, evicted_bytes;
 };
 void directory_stats(struct directory *d, struct directory_stats *out);
 

@@ -47,6 +47,8 @@ const struct mcfs_flag master_flag_table[] = {
      NULL, "age at which such a put is forgotten: a slow writer may be busy until then (s)", 1000},
     {"default_kv_soft_pin_ttl", MCFS_FLAG_DURATION, AT(default_kv_soft_pin_ttl_ms), "1800000", NULL,
      "length of a soft pin whose put names none (ms)", 1},
+    {"allow_evict_soft_pinned_objects", MCFS_FLAG_BOOL, AT(allow_evict_soft_pinned_objects), "true",
+     NULL, "softly pinned objects go when nothing else is left to evict", 0},
     {"enable_snapshot", MCFS_FLAG_BOOL, AT(enable_snapshot), "false", NULL, "take snapshots", 0},
     {"enable_snapshot_restore", MCFS_FLAG_BOOL, AT(enable_snapshot_restore), "false", NULL,
      "restore the newest good snapshot at start", 0},

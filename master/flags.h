@@ -18,6 +18,7 @@ struct master_flags {
     uint64_t default_kv_lease_ttl_ms, client_ttl_ms, put_start_discard_timeout_ms;
     uint64_t put_start_release_timeout_ms, default_kv_soft_pin_ttl_ms;
     uint64_t snapshot_interval_ms, snapshot_child_timeout_ms, memory_limit;
+    bool allow_evict_soft_pinned_objects;
     bool enable_snapshot, enable_snapshot_restore, verbose, die_with_parent;
 };
 

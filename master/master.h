@@ -68,6 +68,8 @@ int method_set_pin(struct master *m, struct mcfs_rpc_request *r, struct mcfs_err
 int method_get_replica_list_by_regex(struct master *m, struct mcfs_rpc_request *r,
                                      struct mcfs_error *err);
 int method_batch_remove(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
+int method_batch_evict_disk_replica(struct master *m, struct mcfs_rpc_request *r,
+                                    struct mcfs_error *err);
 int method_remove_by_regex(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
 int method_remove_all(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
 int method_set_soft_pin(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);

@@ -257,6 +257,23 @@ bool record_withdraw(struct directory *d, struct record *r, uint32_t node, uint8
     return left;
 }
 
+/* Of the node's replica; there is one at most. */
+static uint8_t generation_at(struct directory *d, const struct record *r, uint32_t node)
+{
+    const struct side *side = record_side(d, r);
+    if (r->flags & RECORD_INLINE && r->node == node)
+        return r->generation;
+    for (uint32_t i = 0; side && i < side->count; i++)
+        if (side->replicas[i].type == MCFS_REPLICA_LOCAL_DISK && side->replicas[i].node == node)
+            return side->replicas[i].generation;
+    return 0;
+}
+
+bool record_withdraw_node(struct directory *d, struct record *r, uint32_t node)
+{
+    return record_withdraw(d, r, node, (uint8_t)(generation_at(d, r, node) + 1));
+}
+
 bool record_has_node(struct directory *d, const struct record *r, uint32_t node)
 {
     if (r->flags & RECORD_INLINE && r->node == node)

@@ -110,7 +110,7 @@ struct directory {
      * what a tenant has until the change is made. */
     pthread_mutex_t usage_locks[USAGE_LOCKS];
     _Atomic uint64_t objects, object_bytes;
-    _Atomic uint64_t lookups, puts, removes;
+    _Atomic uint64_t lookups, puts, removes, evicted_replicas, evicted_bytes;
     int64_t started_mono_ms;
 };
 
@@ -199,6 +199,9 @@ int record_confirm_replica(struct directory *d, uint32_t shard, struct record *r
 /* Takes the node's replicas of other generations out.  Returns whether the object has a replica
  * left. */
 bool record_withdraw(struct directory *d, struct record *r, uint32_t node, uint8_t generation);
+
+/* Takes the node's replica out, whatever its generation.  Returns the same. */
+bool record_withdraw_node(struct directory *d, struct record *r, uint32_t node);
 
 /* Whether the node stores the record's version. */
 bool record_has_node(struct directory *d, const struct record *r, uint32_t node);

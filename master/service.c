@@ -34,6 +34,7 @@ struct method {
 #define SET_PIN method_set_pin
 #define GET_REPLICA_LIST_BY_REGEX method_get_replica_list_by_regex
 #define BATCH_REMOVE method_batch_remove
+#define BATCH_EVICT_DISK_REPLICA method_batch_evict_disk_replica
 #define REMOVE_BY_REGEX method_remove_by_regex
 #define REMOVE_ALL method_remove_all
 #define SET_SOFT_PIN method_set_soft_pin

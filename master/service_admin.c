@@ -67,6 +67,8 @@ int method_status(struct master *m, struct mcfs_rpc_request *r, struct mcfs_erro
         {"lookups", (int64_t)s.lookups},
         {"puts", (int64_t)s.puts},
         {"removes", (int64_t)s.removes},
+        {"evicted_replicas", (int64_t)s.evicted_replicas},
+        {"evicted_bytes", (int64_t)s.evicted_bytes},
         {"nodes_connected", nodes_count_connected(m->nodes)},
         {"rpc_connections", (int64_t)connections},
         {"rpc_requests", (int64_t)requests},

@@ -92,6 +92,10 @@ static void print_people(const struct ctl *c, const struct status *s)
     printf("keys       %" PRId64 " (%s), directory %s in memory\n", integer(s->master, "objects"),
            ctl_bytes((uint64_t)integer(s->master, "object_bytes")),
            ctl_bytes((uint64_t)integer(s->master, "directory_memory_bytes")));
+    if (integer(s->master, "evicted_replicas"))
+        printf("evicted    %" PRId64 " replicas (%s) by their nodes\n",
+               integer(s->master, "evicted_replicas"),
+               ctl_bytes((uint64_t)integer(s->master, "evicted_bytes")));
     json_array_foreach(s->nodes, i, v) printf(
         "node       %s  %s  disk %s of %s used, %" PRId64 " objects, %s\n", string(v, "name"),
         string(v, "endpoint"), ctl_bytes((uint64_t)integer(v, "used_bytes")),

@@ -19,9 +19,11 @@
       "A node makes itself known on this connection, on which it will hear Recall and "            \
       "DiscardReplicas; InventoryItems and InventoryEnd follow.")                                  \
     X(INVENTORY_ITEMS, "InventoryItems",                                                           \
-      "[session, [[tenant, key, version, size, mode, uid, gid, mtime_ns, data_type] ...]]",        \
+      "[session, [[tenant, key, version, size, mode, uid, gid, mtime_ns, data_type, (leaving?)] "  \
+      "...]]",                                                                                     \
       "[index ...]",                                                                               \
-      "A part of what the node stores; the result names the items that are nobody's any more.")    \
+      "A part of what the node stores; the result names the items that are nobody's any more.  "   \
+      "leaving: the node was evicting it when it died.")                                           \
     X(INVENTORY_END, "InventoryEnd", "[session]", "[dropped]",                                     \
       "The inventory is complete: replicas that it did not name are withdrawn.")                   \
     X(PING, "Ping", "[session, capacity, used, objects]", "[nodes, discards waiting]",             \
@@ -105,7 +107,13 @@
       "[lease_ms]",                                                                                \
       "Two objects, whose bytes the node has given each other's keys under versions from "         \
       "PutStart, "                                                                                 \
-      "get each other's names in one step.  OBJECT_HAS_LEASE: come again.")
+      "get each other's names in one step.  OBJECT_HAS_LEASE: come again.")                        \
+    X(BATCH_EVICT_DISK_REPLICA, "BatchEvictDiskReplica",                                           \
+      "[session, soft pins, too?, [[tenant, key, version] ...]]",                                  \
+      "[[0, nil] or [code, text] ...]",                                                            \
+      "Withdraws replicas that the node is about to evict.  ILLEGAL_CLIENT: pinned; "              \
+      "OBJECT_REPLICA_BUSY: softly pinned, or being put; OBJECT_HAS_LEASE: recalled, not this "    \
+      "time; REPLICA_IS_GONE: nobody is told of it, it may go.")
 
 /* What a node answers to its peers and to the command line. */
 #define MCFS_NODE_METHODS(X)                                                                       \

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Requests to a master, one behind the other: a byte that names the method and the caller, then the
- * params, one MessagePack value.  Whatever they are, each is answered, and the answer is one value
- * or an error that has its number and text.  The corpus has a request of every method; a method
- * without one is a failure.
+ * Requests to a master, one behind the other: a byte that names the method by its place in the
+ * table and the caller by its upper bit, then the params, one MessagePack value.  Whatever they
+ * are, each is answered, and the answer is one value or an error that has its number and text.  The
+ * corpus has a request of every method; a method without one is a failure.
  */
 #include "common/cleanup.h"
 #include "common/file.h"
@@ -128,7 +128,7 @@ static int ask(struct mp_reader *in, unsigned which, struct mcfs_buf *result)
 {
     struct mcfs_slice params;
     struct mcfs_error err = MCFS_ERROR_INIT;
-    unsigned method = which % METHODS;
+    unsigned method = which % 128 % METHODS;
     struct mcfs_rpc_request r = {.conn = &callers[which / 128 % 2],
                                  .method = mcfs_slice_str(methods[method]),
                                  .result = result,
