@@ -199,7 +199,12 @@ void fs_push(struct fs *fs, struct inode *inode, const void *data, size_t len);
 void fs_recall(void *arg, struct mcfs_slice tenant, struct mcfs_slice key, uint64_t version);
 void fs_session_lost(void *arg);
 /* Has the kernel look every name up again that it knows (where it can: Linux 6.16). */
-void fs_forget_names(struct fs *fs);
+void fs_forget_names(void *arg);
+/* The node's store is about to evict a version, which may stay all the same: its attributes are
+ * dropped, and names with fs_forget_names.  And it has evicted it: the pages go, too, and the name
+ * where the kernel cannot drop all at once; that may wait for its directory. */
+void fs_evicting(void *arg, struct mcfs_slice tenant, struct mcfs_slice key, uint64_t version);
+void fs_evicted(void *arg, struct mcfs_slice tenant, struct mcfs_slice key, uint64_t version);
 /* The mount is about to go. */
 void fs_stop_notifying(struct fs *fs);
 

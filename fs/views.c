@@ -70,14 +70,15 @@ static int write_config(struct fs *fs, struct mcfs_buf *out, struct mcfs_error *
     const struct mount_options *o = fs->options;
     char id[MCFS_ID_TEXT_MAX];
     return dump(
-        json_pack("{s:s, s:s, s:s, s:s, s:s*, s:s*, s:s*, s:s, s:b, s:I, s:I, s:I, s:I, s:I}",
+        json_pack("{s:s, s:s, s:s, s:s, s:s*, s:s*, s:s*, s:s, s:b, s:I, s:I, s:I, s:I, s:I, s:s}",
                   "version", MCFS_VERSION, "node_id", mcfs_id_format(node_id(fs->node), id),
                   "master", node_master_address(fs->node), "node", node_endpoint(fs->node),
                   "source", o->source, "tenant", o->tenant, "auth_key_file", o->auth_key_file,
                   "backend", node_backend_name(fs->node), "read_only", (int)o->ro, "rpc_timeout_ms",
                   (json_int_t)o->rpc_timeout_ms, "lease_wait_ms", (json_int_t)o->lease_wait_ms,
                   "bucket_size_limit", (json_int_t)o->bucket_size_limit, "bucket_keys_limit",
-                  (json_int_t)o->bucket_keys_limit, "capacity", (json_int_t)o->capacity),
+                  (json_int_t)o->bucket_keys_limit, "capacity", (json_int_t)o->capacity, "eviction",
+                  o->eviction),
         out, err);
 }
 
@@ -185,6 +186,8 @@ static int write_stats(struct fs *fs, struct mcfs_buf *out, struct mcfs_error *e
         {"store_object_bytes", "gauge", "bytes of those objects", s.object_bytes},
         {"store_capacity_bytes", "gauge", "bytes that the disk tier can hold", s.capacity_bytes},
         {"store_used_bytes", "gauge", "bytes in use, dead ones included", s.used_bytes},
+        {"store_evictions_total", "counter", "objects evicted", s.evictions},
+        {"store_evicted_bytes_total", "counter", "bytes of those objects", s.evicted_bytes},
         {"store_checksum_errors_total", "counter", "values that failed their checksum",
          s.checksum_errors},
     };

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Changing objects: the node's store and the master's directory, in an order in which a crash never
  * leaves a visible name without its bytes. */
+#include "fs/node/evict.h"
 #include "fs/node/hold.h"
 #include "fs/node/node_private.h"
 
@@ -34,6 +35,22 @@ void node_unlock_keys(struct node *n, struct mcfs_slice a, struct mcfs_slice b)
     pthread_mutex_unlock(x);
     if (x != y)
         pthread_mutex_unlock(y);
+}
+
+bool node_try_lock_key(struct node *n, struct mcfs_slice key, bool locked[COMMIT_LOCKS])
+{
+    pthread_mutex_t *lock = commit_lock(n, key);
+    bool *mine = &locked[lock - n->commit_locks];
+    if (!*mine)
+        *mine = pthread_mutex_trylock(lock) == 0;
+    return *mine;
+}
+
+void node_unlock_locked(struct node *n, const bool locked[COMMIT_LOCKS])
+{
+    for (unsigned i = 0; i < COMMIT_LOCKS; i++)
+        if (locked[i])
+            pthread_mutex_unlock(&n->commit_locks[i]);
 }
 
 static void drop(struct node *n, struct mcfs_slice tenant, struct mcfs_slice key, uint64_t version)
@@ -83,7 +100,8 @@ static int put_locked(struct node *n, const struct node_put *p, struct node_put_
                                                .has_crc = p->has_crc},
                                     .data = p->data,
                                     .staging_path = p->data ? NULL : p->staging_path};
-    if (n->ops->put(n->store, &item, 1)) {
+    if (n->evictor ? evictor_put(n->evictor, &item, cancel) != 0
+                   : n->ops->put(n->store, &item, 1) != 0) {
         *err = item.err;
         mcfs_master_put_revoke(n->master, version, NULL);
         return -1;

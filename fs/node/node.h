@@ -38,6 +38,17 @@ struct node_config {
     /* The mount's part in the lease protocol; see struct mcfs_session_ops. */
     void (*recall)(void *arg, struct mcfs_slice tenant, struct mcfs_slice key, uint64_t version);
     void (*lost)(void *arg);
+    struct node_eviction {
+        uint64_t max_bytes; /* most bytes of values; 0: no limit beside the store's capacity */
+        bool watermarks;    /* evict between these, not only for a put that does not fit */
+        double high, low;   /* shares of what may be stored */
+    } eviction;             /* the policy is the store's */
+    /* A version is about to be evicted (and may stay all the same): no cache of the mount's may
+     * answer for it any more.  forget_names follows once for several of them.  Neither may wait for
+     * what a caller of the node may hold.  evicted: it has gone; this may wait. */
+    void (*evicting)(void *arg, struct mcfs_slice tenant, struct mcfs_slice key, uint64_t version);
+    void (*forget_names)(void *arg);
+    void (*evicted)(void *arg, struct mcfs_slice tenant, struct mcfs_slice key, uint64_t version);
     /* The store is about to drop a version. */
     void (*dropping)(void *arg, struct mcfs_slice tenant, struct mcfs_slice key, uint64_t version);
     void *arg;
