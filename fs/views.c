@@ -152,7 +152,9 @@ static int write_stats(struct fs *fs, struct mcfs_buf *out, struct mcfs_error *e
     struct fs_counters *c = &fs->counters;
     struct mcfs_backend_stats s;
     (void)err;
+    uint64_t passes, refused;
     node_store_stats(fs->node, &s);
+    node_eviction_counts(fs->node, &passes, &refused);
     const struct {
         const char *name, *type, *help;
         uint64_t value;
@@ -188,6 +190,8 @@ static int write_stats(struct fs *fs, struct mcfs_buf *out, struct mcfs_error *e
         {"store_used_bytes", "gauge", "bytes in use, dead ones included", s.used_bytes},
         {"store_evictions_total", "counter", "objects evicted", s.evictions},
         {"store_evicted_bytes_total", "counter", "bytes of those objects", s.evicted_bytes},
+        {"eviction_passes_total", "counter", "times that victims were looked for", passes},
+        {"eviction_refusals_total", "counter", "victims that were pinned or leased", refused},
         {"store_checksum_errors_total", "counter", "values that failed their checksum",
          s.checksum_errors},
     };

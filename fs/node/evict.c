@@ -16,7 +16,8 @@
 #define FRUITLESS_MAX_MS 1000
 #define WAIT_STEP_MS 20
 #define PAUSE_MAX_MS 50
-#define RECALL_MS 20 /* in which most of those who are asked for a lease have given it up */
+#define SETTLE_MS 2000 /* no signal ends this wait */
+#define RECALL_MS 20   /* in which most of those who are asked for a lease have given it up */
 
 /* ---- how much is too much ---- */
 
@@ -64,7 +65,7 @@ static uint64_t needed(struct pass *p)
 /* What is written down is settled once the store's removals are durable. */
 static int settle_log(struct evictor *e, struct mcfs_error *err)
 {
-    if (!evict_log_bytes(e->log))
+    if (!evict_log_bytes(e->log) || evict_log_left(e->log))
         return 0;
     return e->n->ops->sync(e->n->store, err) || evict_log_clear(e->log, err) ? -1 : 0;
 }
@@ -126,6 +127,17 @@ static void end_pass(struct pass *p, int64_t began_ms)
     pthread_cond_broadcast(&e->changed);
 }
 
+/* What an inventory has told the master of is settled. */
+static void settle_kept(struct evictor *e)
+{
+    struct mcfs_error err = MCFS_ERROR_INIT;
+    MCFS_LOCK_SCOPE(&e->inventory_lock);
+    if (evict_log_left(e->log) && atomic_load(&e->inventories) > e->kept_at &&
+        mcfs_master_session_ready(e->n->master) &&
+        (e->n->ops->sync(e->n->store, &err) || evict_log_clear(e->log, &err)))
+        mcfs_warning("%s", err.msg);
+}
+
 /* What the thread keeps between passes. */
 struct memory {
     struct mcfs_backend_cursor resume;
@@ -177,6 +189,7 @@ static void *evictor_main(void *arg)
             e->poked = false;
             wanted = e->wanted > 0;
         }
+        settle_kept(e);
         if (wanted || is_above(e))
             pass(e, &memory);
     }
@@ -311,7 +324,16 @@ int evictor_put(struct evictor *e, struct mcfs_backend_put *item, const struct m
 static bool is_held(const struct evictor *e, uint64_t version)
 {
     for (size_t i = 0; i < e->held_count; i++)
-        if (e->held[i] == version)
+        if (e->held[i].version == version)
+            return true;
+    return false;
+}
+
+static bool is_name_held(const struct evictor *e, const struct mcfs_object *o)
+{
+    for (size_t i = 0; i < e->held_count; i++)
+        if (e->held[i].version == o->version && mcfs_slice_eq(e->held[i].key, o->key) &&
+            mcfs_slice_eq(e->held[i].tenant, o->tenant))
             return true;
     return false;
 }
@@ -323,13 +345,19 @@ bool evictor_settle(struct evictor *e, uint64_t version)
         return false;
     if (e->n->config.may_wait)
         e->n->config.may_wait();
-    while (is_held(e, version))
-        pthread_cond_wait(&e->changed, &e->lock);
+    int64_t until = mcfs_mono_ns() + SETTLE_MS * 1000000ll;
+    while (is_held(e, version) && mcfs_mono_ns() < until)
+        mcfs_cond_wait_until(&e->changed, &e->lock, until);
     return true;
 }
 
 bool evictor_leaving(struct evictor *e, const struct mcfs_object *o)
 {
+    {
+        MCFS_LOCK_SCOPE(&e->lock);
+        if (is_name_held(e, o))
+            return true;
+    }
     return evict_log_has(e->log, o->tenant, o->key, o->version);
 }
 
@@ -344,10 +372,14 @@ void evictor_inventory_end(struct evictor *e)
     pthread_mutex_unlock(&e->inventory_lock);
 }
 
-void evictor_counts(struct evictor *e, struct evictor_counts *out)
+void node_eviction_counts(struct node *n, uint64_t *passes, uint64_t *refused)
 {
-    MCFS_LOCK_SCOPE(&e->lock);
-    *out = (struct evictor_counts){e->ended, atomic_load(&e->refused)};
+    *passes = *refused = 0;
+    if (!n->evictor)
+        return;
+    MCFS_LOCK_SCOPE(&n->evictor->lock);
+    *passes = n->evictor->ended;
+    *refused = atomic_load(&n->evictor->refused);
 }
 
 /* ---- start and stop ---- */
@@ -387,9 +419,14 @@ int evictor_start(struct evictor *e, struct mcfs_error *err)
             "%zu objects were being evicted when the last process ended; the master has "
             "been told",
             evict_log_left(e->log));
-    evictor_inventory_begin(e); /* another one may be under way, and asks the log */
-    int rc = settle_log(e, err);
-    evictor_inventory_end(e);
+    int rc;
+    {
+        MCFS_LOCK_SCOPE(&e->inventory_lock); /* another one may be under way, and asks the log */
+        rc = evict_log_bytes(e->log) &&
+                     (e->n->ops->sync(e->n->store, err) || evict_log_clear(e->log, err))
+                 ? -1
+                 : 0;
+    }
     if (rc)
         return -1;
     rc = e->active ? pthread_create(&e->thread, NULL, evictor_main, e) : 0;

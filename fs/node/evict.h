@@ -49,9 +49,4 @@ int evictor_put(struct evictor *e, struct mcfs_backend_put *item, const struct m
  * so that it is worth another try. */
 bool evictor_settle(struct evictor *e, uint64_t version);
 
-struct evictor_counts {
-    uint64_t passes, refused; /* victims that may not go */
-};
-void evictor_counts(struct evictor *e, struct evictor_counts *out);
-
 #endif

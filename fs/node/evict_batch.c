@@ -4,6 +4,9 @@
  * when the master has withdrawn them; and does not bring back what it has withdrawn, as the next
  * process says what this one was evicting.
  *
+ * While the master is asked, and when its answer does not come, an inventory says so of the
+ * victims.
+ *
  * A session that is made anew in the middle reports the store to a master that may know nothing of
  * what the last one withdrew.  So victims go while no inventory walks the store, and when one has
  * begun since the master was asked, it is asked again.
@@ -23,6 +26,8 @@ struct batch {
     /* Copies of the names, as the store's end with the victims. */
     struct mcfs_buf names;
     struct evict_name name[EVICT_BATCH];
+    struct evict_name locked_names[EVICT_BATCH];
+    size_t locked_count;
     struct mcfs_master_eviction items[EVICT_BATCH];
     size_t item_of[EVICT_BATCH], items_count;
 };
@@ -48,8 +53,11 @@ static int copy_names(struct batch *b, struct mcfs_error *err)
 /* What this node is changing itself is passed over. */
 static void lock_keys(struct batch *b)
 {
-    for (size_t i = 0; i < b->n; i++)
+    for (size_t i = 0; i < b->n; i++) {
         b->mine[i] = node_try_lock_key(b->e->n, b->name[i].key, b->locked);
+        if (b->mine[i])
+            b->locked_names[b->locked_count++] = b->name[i];
+    }
 }
 
 /* From now on no look-up is cached, here or in the kernel, and what was is dropped. */
@@ -83,9 +91,8 @@ static void hold(struct batch *b)
     struct evictor *e = b->e;
     {
         MCFS_LOCK_SCOPE(&e->lock);
-        for (size_t i = 0; i < b->n; i++)
-            if (b->mine[i])
-                e->held[e->held_count++] = b->victims[i].version;
+        e->held = b->locked_names;
+        e->held_count = b->locked_count;
     }
     for (size_t i = 0; i < b->n; i++) {
         if (!b->mine[i] || !e->n->ops->evict_hold(e->n->store, &b->victims[i], 1))
@@ -147,8 +154,23 @@ static void finish(struct batch *b)
             if (b->victims[i].err.code)
                 mcfs_error("an evicted object stays in the store: %s", b->victims[i].err.msg);
     MCFS_LOCK_SCOPE(&e->lock);
+    e->held = NULL;
     e->held_count = 0;
     pthread_cond_broadcast(&e->changed);
+}
+
+/* The master was asked, and nobody knows what it has done.  The next inventory, which is asked for
+ * here, says that these were being evicted, so that none comes back that others have seen go. */
+static void keep_unanswered(struct batch *b, const struct mcfs_error *why)
+{
+    struct evictor *e = b->e;
+    if (why->code != MCFS_RPC_FAIL && why->code != MCFS_RPC_TIMEOUT && why->errnum != EINTR)
+        return; /* it has said that it did nothing */
+    for (size_t i = 0; i < b->items_count; i++)
+        if (evict_log_keep(e->log, &b->name[b->item_of[i]], 1))
+            mcfs_warning("no memory to remember what was being evicted");
+    e->kept_at = atomic_load(&e->inventories);
+    mcfs_master_report_again(e->n->master);
 }
 
 /* The kernel forgets the rest of what it had of them, which may wait for others: nothing is locked
@@ -171,11 +193,13 @@ static int run(struct batch *b, bool soft_too, struct evict_outcome *out, struct
     hold(b);
     bool asked = b->items_count > 0;
     int rc = asked ? write_down(b, err) : 0;
-    if (asked && rc == 0)
-        rc = ask(b, soft_too, err);
     asked &= rc == 0;
-    if (asked)
+    if (asked && (rc = ask(b, soft_too, err))) {
+        pthread_mutex_lock(&e->inventory_lock);
+        keep_unanswered(b, err);
+    } else if (asked) {
         take_answers(b, out);
+    }
     finish(b);
     if (asked)
         pthread_mutex_unlock(&e->inventory_lock);

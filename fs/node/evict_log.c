@@ -19,9 +19,13 @@ struct evict_log {
     char *path;
     int fd;
     uint64_t bytes;
-    char *data; /* that the last process left; the names point there */
+    struct block { /* what the names point into */
+        struct block *next;
+        char bytes[];
+    } * blocks;
     struct evict_name *left;
     size_t left_count, left_cap;
+    bool sorted; /* by version */
 };
 
 void evict_record_put(struct mcfs_buf *b, const struct evict_name *name)
@@ -67,9 +71,9 @@ size_t evict_records_read(const void *data, size_t len,
     return at;
 }
 
-static int keep(const struct evict_name *name, void *arg)
+/* The name's bytes stay where they are. */
+static int add(struct evict_log *l, const struct evict_name *name)
 {
-    struct evict_log *l = arg;
     if (l->left_count == l->left_cap) {
         size_t cap = l->left_cap ? l->left_cap * 2 : 64;
         struct evict_name *left = realloc(l->left, cap * sizeof(*left));
@@ -82,6 +86,11 @@ static int keep(const struct evict_name *name, void *arg)
     return 0;
 }
 
+static int add_found(const struct evict_name *name, void *arg)
+{
+    return evict_log_keep(arg, name, 1);
+}
+
 static int by_version(const void *a, const void *b)
 {
     uint64_t x = ((const struct evict_name *)a)->version,
@@ -91,17 +100,50 @@ static int by_version(const void *a, const void *b)
 
 static int load(struct evict_log *l, struct mcfs_error *err)
 {
-    ssize_t len = mcfs_read_file_alloc(l->path, FILE_MAX_BYTES, &l->data, err);
+    _cleanup_free_ char *data = NULL;
+    ssize_t len = mcfs_read_file_alloc(l->path, FILE_MAX_BYTES, &data, err);
     if (len < 0)
         return -1;
-    size_t fine = evict_records_read(l->data, (size_t)len, keep, l);
+    size_t fine = evict_records_read(data, (size_t)len, add_found, l);
     l->bytes = (uint64_t)len;
     if (fine < (size_t)len)
         mcfs_info("%s: %zu bytes behind the last whole record are ignored", l->path,
                   (size_t)len - fine);
-    if (l->left_count)
-        qsort(l->left, l->left_count, sizeof(*l->left), by_version);
     return 0;
+}
+
+int evict_log_keep(struct evict_log *l, const struct evict_name *names, size_t n)
+{
+    size_t bytes = 0;
+    for (size_t i = 0; i < n; i++)
+        bytes += names[i].tenant.len + names[i].key.len;
+    struct block *b = malloc(sizeof(*b) + bytes);
+    if (!b)
+        return -1;
+    b->next = l->blocks;
+    l->blocks = b;
+    char *at = b->bytes;
+    for (size_t i = 0; i < n; i++) {
+        struct evict_name copy = {mcfs_slice(at, names[i].tenant.len),
+                                  mcfs_slice(at + names[i].tenant.len, names[i].key.len),
+                                  names[i].version};
+        memcpy(at, names[i].tenant.data, names[i].tenant.len);
+        memcpy(at + names[i].tenant.len, names[i].key.data, names[i].key.len);
+        at += names[i].tenant.len + names[i].key.len;
+        if (add(l, &copy))
+            return -1;
+    }
+    l->sorted = false;
+    return 0;
+}
+
+static void forget(struct evict_log *l)
+{
+    for (struct block *b; (b = l->blocks);) {
+        l->blocks = b->next;
+        free(b);
+    }
+    l->left_count = 0;
 }
 
 struct evict_log *evict_log_open(const char *path, struct mcfs_error *err)
@@ -132,15 +174,18 @@ void evict_log_free(struct evict_log *l)
     if (l->fd >= 0)
         close(l->fd);
     free(l->path);
-    free(l->data);
+    forget(l);
     free(l->left);
     free(l);
 }
 
-bool evict_log_has(const struct evict_log *l, struct mcfs_slice tenant, struct mcfs_slice key,
+bool evict_log_has(struct evict_log *l, struct mcfs_slice tenant, struct mcfs_slice key,
                    uint64_t version)
 {
     size_t low = 0, high = l->left_count;
+    if (!l->sorted && high)
+        qsort(l->left, high, sizeof(*l->left), by_version);
+    l->sorted = true;
     while (low < high) {
         size_t middle = low + (high - low) / 2;
         if (l->left[middle].version < version)
@@ -176,8 +221,7 @@ uint64_t evict_log_bytes(const struct evict_log *l)
 
 int evict_log_clear(struct evict_log *l, struct mcfs_error *err)
 {
-    if (l->left_count)
-        l->left_count = 0;
+    forget(l);
     if (l->bytes == 0)
         return 0;
     if (ftruncate(l->fd, 0) || fdatasync(l->fd))

@@ -6,9 +6,10 @@
  * What a node is about to evict, written down before the master is asked (`evicting` in the state
  * directory; docs/formats.md).  The master's answer and the removal from the store are two steps:
  * a node that dies between them would report the bytes as its own again.  So its next process says
- * with its inventory which objects these were, and the master decides.
+ * with its inventory which objects these were, and the master decides.  So does this one when an
+ * answer did not come.
  *
- * One thread at a time.
+ * The caller locks.
  */
 
 #include "common/buf.h"
@@ -35,10 +36,12 @@ struct evict_log;
 struct evict_log *evict_log_open(const char *path, struct mcfs_error *err);
 void evict_log_free(struct evict_log *l);
 
-/* Whether the last process left this version, until it is said that all has been settled. */
-bool evict_log_has(const struct evict_log *l, struct mcfs_slice tenant, struct mcfs_slice key,
+/* What nobody knows of whether the master has withdrawn it: left by the last process, or kept by
+ * this one.  Copies the names; until the log is cleared. */
+int evict_log_keep(struct evict_log *l, const struct evict_name *names, size_t n);
+bool evict_log_has(struct evict_log *l, struct mcfs_slice tenant, struct mcfs_slice key,
                    uint64_t version);
-size_t evict_log_left(const struct evict_log *l); /* how many it left */
+size_t evict_log_left(const struct evict_log *l); /* how many there are */
 
 /* Appends whole records, durably. */
 int evict_log_append(struct evict_log *l, const struct mcfs_buf *records, struct mcfs_error *err);

@@ -21,6 +21,8 @@ struct evictor {
 
     pthread_mutex_t inventory_lock; /* while the store is walked for one, and while victims go */
     _Atomic uint64_t inventories;   /* begun */
+    uint64_t
+        kept_at; /* when the log kept something last; under inventory_lock, as the log's names */
 
     pthread_mutex_t lock; /* guards what follows */
     pthread_cond_t changed;
@@ -31,7 +33,7 @@ struct evictor {
     bool impatient;        /* the next pass does not wait for leases that the last one asked back */
     bool leases_met;       /* in the last pass: what others lease was asked back */
     int64_t fruitless_until_ms;
-    uint64_t held[EVICT_BATCH]; /* versions held back now */
+    const struct evict_name *held; /* held back now, or about to be */
     size_t held_count;
 
     _Atomic uint64_t coming; /* bytes of puts under way */

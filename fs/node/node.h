@@ -66,6 +66,9 @@ struct mcfs_id node_id(struct node *n);
 void node_store_stats(struct node *n, struct mcfs_backend_stats *out);
 const char *node_backend_name(struct node *n);
 
+/* Walks over the store for victims, and victims that were not to go (pinned, leased). */
+void node_eviction_counts(struct node *n, uint64_t *passes, uint64_t *refused);
+
 /* Where new objects come from. */
 struct node_put {
     struct mcfs_slice tenant, key;

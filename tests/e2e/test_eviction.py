@@ -323,6 +323,43 @@ def test_open_readers_finish(pair):
         assert os.fstat(here.fileno()).st_nlink == 0
 
 
+def test_a_file_that_the_kernel_opened_by_itself_is_read_to_its_end(world):
+    m = Mount(world, options=["ro", "eviction=fifo", "capacity=8M"])
+    source = world.path("source")
+    for i, size in enumerate([3 * MIB] + [MIB] * 12):
+        with open(source, "wb") as f:
+            f.write(content(f"f{i}", size))
+        m.ctl("put", f"f{i}", source)
+        if i == 0:
+            reader = open(m.key("f0"), "rb", buffering=0)
+            assert reader.read(1000) == content("f0", 3 * MIB)[:1000]
+    wait_until(lambda: not there(m, "f0"), what="eviction")
+    data = b""
+    while piece := reader.read(100000):
+        data += piece
+    reader.close()
+    assert data == content("f0", 3 * MIB)[1000:]
+
+
+def test_an_unanswered_eviction_is_settled_with_the_next_session(world):
+    """The master stands still while it is asked: what it had been asked to withdraw does not come back when it goes on,
+    and nothing else goes."""
+    master = Master(world, "--default_kv_lease_ttl=1s")
+    m = Mount(world, source=master.address, options=["eviction=fifo", "capacity=4M", "rpc_timeout=1s"])
+    written, gone = [], set()
+    for turn in range(3):
+        def stand_still():
+            freeze(master.process.pid)
+            time.sleep(2.5)
+            os.kill(master.process.pid, signal.SIGCONT)
+        run_and_kill(m, stand_still, written, gone, 100, 60000)
+        wait_until(lambda: there(m, written[-1]), what="session")
+        wait_until(lambda: os.path.getsize(os.path.join(m.state, "evicting")) == 0, what="settled evictions")
+        found = left(m, written, 60000)
+        assert not found & gone, "what went has come back"
+        wait_until(lambda: m.stats()["store_objects"] == len(os.listdir(m.keys)), what="bytes that are nobody's go")
+
+
 def test_readers_beside_evictions_see_all_or_nothing(world):
     m = Mount(world, options=["eviction=lru", "capacity=8M"])
     names = [f"f{i}" for i in range(300)]
