@@ -17,7 +17,7 @@
 #define WAIT_STEP_MS 20
 #define PAUSE_MAX_MS 50
 #define SETTLE_MS 2000 /* no signal ends this wait */
-#define RECALL_MS 20   /* in which most of those who are asked for a lease have given it up */
+#define RECALL_MS 50   /* in which most of those who are asked for a lease have given it up */
 
 /* ---- how much is too much ---- */
 

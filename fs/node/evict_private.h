@@ -7,9 +7,9 @@
 #include "fs/node/evict.h"
 #include "fs/node/evict_log.h"
 
-/* Victims asked about at once.  Their keys are locked meanwhile, so that more of them would hold up
- * more of this node's own changes. */
-#define EVICT_BATCH 256
+/* Victims asked about at once.  Their keys are locked meanwhile, and share COMMIT_LOCKS with all
+ * others: more of them would hold up more of this node's own changes. */
+#define EVICT_BATCH 48
 
 struct evictor {
     struct node *n;
