@@ -6,6 +6,7 @@
 #include "common/crc32c.h"
 #include "fs/node/state_dir.h"
 
+#include <math.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -160,7 +161,8 @@ static const char *ratio_origin(const char *name, double value, char *out, size_
     const struct mcfs_flag *f = mcfs_flags_find(table, name, strlen(name));
     const char *text = getenv(f->env);
     double said = text ? strtod(text, NULL) : 0;
-    return origin(name, text && memcmp(&said, &value, sizeof(said)) == 0 ? text : "", out, cap);
+    bool same = said == value || (isnan(said) && isnan(value));
+    return origin(name, text && same ? text : "", out, cap);
 }
 
 static int check_eviction(const struct mount_options *o, struct mcfs_error *err)

@@ -254,7 +254,7 @@ Test(evict, versions_that_are_the_same)
     int count = 0;
     for (int64_t n; (n = ops->evict_choose(b, &at, UINT64_MAX, v, 3, NULL)) > 0;) {
         for (int64_t i = 0; i < n; i++, count++) {
-            int key = atoi(v[i].key.data + 1);
+            int key = (v[i].key.data[1] - '0') * 10 + v[i].key.data[2] - '0';
             cr_assert_not(seen[key]);
             seen[key] = true;
         }
