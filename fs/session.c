@@ -214,7 +214,6 @@ static int start_node(struct run *run, const struct source *source, struct state
                                            .flush_interval_ms = (uint32_t)o->flush_interval_ms,
                                            .eviction_policy = o->eviction,
                                            .fsdir = o->fsdir},
-                                           .eviction_policy = o->eviction},
                                  .eviction = {.max_bytes = o->eviction_max_bytes,
                                               .watermarks = o->eviction_watermarks,
                                               .high = o->eviction_high,
