@@ -48,6 +48,7 @@ struct pass {
     struct evictor *e;
     bool to_low;      /* down to the low watermark, not only for those who wait */
     bool patient;     /* what others lease is awaited; else it is passed over */
+    bool unasked;     /* the master was away */
     uint64_t awaited; /* bytes */
     size_t gone, leased, busy;
     struct mcfs_backend_cursor refused_to; /* nothing in front of it may go */
@@ -79,15 +80,18 @@ static int walk(struct pass *p, struct mcfs_backend_cursor at, bool soft_too,
     struct evict_outcome out;
     for (uint64_t need; (need = needed(p)) > 0;) {
         /* Nothing is held back for a master that cannot be asked. */
-        if (!mcfs_master_session_ready(e->n->master))
+        p->unasked = !mcfs_master_session_ready(e->n->master);
+        if (p->unasked)
             return mcfs_fail(err, MCFS_RPC_FAIL, "no session with the master");
         int64_t n = e->n->ops->evict_choose(e->n->store, &at, need, victims, EVICT_BATCH, err);
         if (n < 0)
             return -1;
         if (n == 0)
             break;
-        if (evict_batch(e, victims, (size_t)n, soft_too, &out, err))
+        if (evict_batch(e, victims, (size_t)n, soft_too, &out, err)) {
+            p->unasked = !mcfs_master_session_ready(e->n->master);
             return -1;
+        }
         p->gone += out.gone;
         p->leased += out.leased;
         p->busy += out.busy;
@@ -121,8 +125,9 @@ static void end_pass(struct pass *p, int64_t began_ms)
     e->wanted = 0;
     e->impatient = p->awaited > 0;
     e->leases_met = p->leased > 0;
+    e->unasked = p->unasked;
     /* All of it is not asked about again at once for every put that does not fit. */
-    if (!p->gone && !p->leased)
+    if (!p->gone && !p->leased && !p->unasked)
         e->fruitless_until_ms = now + MCFS_MIN((now - began_ms) * 10, FRUITLESS_MAX_MS);
     pthread_cond_broadcast(&e->changed);
 }
@@ -217,12 +222,13 @@ static int wait_for_pass(struct evictor *e, uint64_t bytes, uint64_t freed_befor
 }
 
 /* Makes room for a put; -1 with err as it was (the put's) when nothing may go, or EINTR.  What
- * others lease is asked back, and waited for as for any change. */
+ * others lease is asked back, and waited for as for any change; a master that is away is waited for
+ * as for any answer of it. */
 static int make_room(struct evictor *e, uint64_t bytes, int64_t until_ms,
                      const struct mcfs_cancel *cancel, struct mcfs_error *err)
 {
     struct mcfs_error why = MCFS_ERROR_INIT;
-    int64_t fruitless_ms;
+    int64_t fruitless_ms, back_ms = mcfs_mono_ms() + e->n->config.rpc_timeout_ms;
     uint64_t before;
     {
         MCFS_LOCK_SCOPE(&e->lock);
@@ -243,7 +249,9 @@ static int make_room(struct evictor *e, uint64_t bytes, int64_t until_ms,
             MCFS_LOCK_SCOPE(&e->lock);
             if (e->freed > before)
                 return 0;
-            if (e->stopping || !e->leases_met || mcfs_mono_ms() >= until_ms)
+            bool wait = (e->leases_met && mcfs_mono_ms() < until_ms) ||
+                        (e->unasked && mcfs_mono_ms() < back_ms);
+            if (e->stopping || !wait)
                 return -1;
         }
         poll(&stop, 1, pause_ms);

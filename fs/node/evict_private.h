@@ -32,6 +32,7 @@ struct evictor {
     uint64_t begun, ended; /* passes */
     bool impatient;        /* the next pass does not wait for leases that the last one asked back */
     bool leases_met;       /* in the last pass: what others lease was asked back */
+    bool unasked;          /* in the last pass: the master was away */
     int64_t fruitless_until_ms;
     const struct evict_name *held; /* held back now, or about to be */
     size_t held_count;

@@ -71,6 +71,12 @@ bool mcfs_master_session_ready(struct mcfs_master *m)
     return m->session != 0;
 }
 
+uint64_t mcfs_master_session(struct mcfs_master *m)
+{
+    MCFS_LOCK_SCOPE(&m->lock);
+    return m->session;
+}
+
 uint64_t mcfs_master_calls(struct mcfs_master *m)
 {
     return atomic_load(&m->calls);

@@ -61,6 +61,10 @@ uint32_t mcfs_master_lease_ms(struct mcfs_master *m);
 uint32_t mcfs_master_nodes_seen(struct mcfs_master *m);
 bool mcfs_master_session_ready(struct mcfs_master *m);
 
+/* Its number, 0 while there is none.  Another number is another run of the master, which knows
+ * nothing of the puts that its predecessor had started. */
+uint64_t mcfs_master_session(struct mcfs_master *m);
+
 /* What the node stores has changed without the master's knowledge: the session is made anew, with
  * another inventory.  Calls wait meanwhile; leases are lost, as with any session. */
 void mcfs_master_report_again(struct mcfs_master *m);
