@@ -7,6 +7,7 @@
 #include "master/admin_http.h"
 #include "master/master.h"
 #include "master/quota.h"
+#include "master/service_segment.h"
 
 #include <inttypes.h>
 #include <signal.h>
@@ -130,7 +131,8 @@ static int start_snapshots(struct master *m, struct mcfs_object_store *store,
                        restored, err))
         return -1;
     m->restored_objects = restored->kept;
-    m->restore_dropped_objects = restored->incomplete + restored->twice;
+    m->restore_dropped_objects = restored->incomplete + restored->twice + restored->lost_memory;
+    segments_await_all(directory_segments(m->directory), m->flags.client_ttl_ms);
     struct checkpoint_config config = {
         .directory = m->directory,
         .store = store,
@@ -222,6 +224,7 @@ static void serve(struct master *m, const sigset_t *signals)
         nodes_expire(m->nodes);
         unsigned slot = directory_enter(m->directory);
         directory_discard_puts(m->directory);
+        segments_tick(m);
         directory_leave(m->directory, slot);
     }
 }

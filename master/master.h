@@ -72,6 +72,13 @@ int method_remove_by_regex(struct master *m, struct mcfs_rpc_request *r, struct 
 int method_remove_all(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
 int method_set_soft_pin(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
 
+int method_mount_segment(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
+int method_unmount_segment(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
+int method_graceful_unmount_segment(struct master *m, struct mcfs_rpc_request *r,
+                                    struct mcfs_error *err);
+int method_get_all_segments(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
+int method_query_segment(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
+
 int method_tenants(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
 int method_status(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
 int method_snapshot_create(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
