@@ -41,6 +41,12 @@ const struct mcfs_flag master_flag_table[] = {
      "length of a read lease (ms)", 1},
     {"allocation_strategy", MCFS_FLAG_STRING, AT(allocation_strategy), "random", NULL,
      "where memory replicas go: random, or free_ratio_first", 0},
+    {"eviction_high_watermark_ratio", MCFS_FLAG_DOUBLE, AT(eviction_high_watermark_ratio), "0.90",
+     NULL, "part of the memory segments' room beyond which memory replicas are evicted", 0},
+    {"eviction_ratio", MCFS_FLAG_DOUBLE, AT(eviction_ratio), "0.05", NULL,
+     "part of the objects in memory that an eviction takes at least", 0},
+    {"allow_evict_soft_pinned_objects", MCFS_FLAG_BOOL, AT(allow_evict_soft_pinned_objects), "true",
+     NULL, "evict softly pinned objects, too, when nothing else is left", 0},
     {"client_ttl", MCFS_FLAG_DURATION, AT(client_ttl_ms), "10", NULL,
      "silence after which a node counts as gone (s)", 1000},
     {"put_start_discard_timeout_sec", MCFS_FLAG_DURATION, AT(put_start_discard_timeout_ms), "30",
@@ -88,6 +94,11 @@ static int check(const struct master_flags *f, struct mcfs_error *err)
             err, MCFS_INVALID_PARAMS,
             "allocation_strategy '%s' is not supported: use 'random' or 'free_ratio_first'",
             f->allocation_strategy);
+    if (!(f->eviction_ratio > 0 && f->eviction_ratio <= 1) ||
+        !(f->eviction_high_watermark_ratio > 0 && f->eviction_high_watermark_ratio <= 1))
+        return mcfs_fail(err, MCFS_INVALID_PARAMS,
+                         "eviction_ratio and eviction_high_watermark_ratio are above 0 and at most "
+                         "1");
     bool s3 = strcmp(f->snapshot_object_store_type, "s3") == 0;
     if (!s3 && strcmp(f->snapshot_object_store_type, "local") != 0)
         return mcfs_fail(err, MCFS_INVALID_PARAMS,

@@ -14,6 +14,7 @@
 #include <stdatomic.h>
 
 struct admin_http;
+struct evictor;
 struct quotas;
 
 struct master {
@@ -23,6 +24,7 @@ struct master {
     struct restoring *restoring;
     struct checkpointer *checkpointer; /* NULL: no snapshot store; not to be asked before the
                                           restore is over */
+    struct evictor *evictor;           /* of memory replicas; NULL before the restore is over */
     struct quotas *quotas;             /* NULL: none */
     struct mcfs_rpc_keys *keys;        /* NULL: TCP callers are not asked for one */
     struct mcfs_rpc_server *server;

@@ -5,6 +5,7 @@
 #include "common/cleanup.h"
 #include "common/id.h"
 #include "common/log.h"
+#include "master/evict.h"
 
 #include <inttypes.h>
 
@@ -59,7 +60,9 @@ int put_start_in_memory(struct master *m, const struct put_start *p, const struc
                          "a put into memory is ended by a node: it needs a session");
     if (!c->has_strategy)
         segment_strategy_parse(mcfs_slice_str(m->flags.allocation_strategy), &put.strategy);
-    if (directory_put_start_memory(m->directory, p, &put, &version, err))
+    int rc = directory_put_start_memory(m->directory, p, &put, &version, err);
+    evictor_wake(m->evictor, put.full);
+    if (rc)
         return -1;
     mp_put_array(result, 2);
     mp_put_uint(result, version);

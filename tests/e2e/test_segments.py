@@ -4,7 +4,7 @@ import os
 import time
 
 import pytest
-from harness import Master, Rpc, RpcError, wait_until
+from harness import MASTER, Master, Rpc, RpcError, run, wait_until
 
 MB = 1 << 20
 MEMORY, LOCAL_DISK = 0, 2
@@ -109,7 +109,7 @@ def test_put_get_remove(world):
 
 
 def test_replacing_keeps_the_old_range_for_its_lease(world):
-    master = Master(world, "--default_kv_lease_ttl=1500")
+    master = Master(world, "--default_kv_lease_ttl=1500", "--eviction_high_watermark_ratio=1")
     a = Node(master)
     one = a.mount(size=1000)
     a.put("k", 600)
@@ -305,3 +305,45 @@ def test_memory_and_disk_replicas_of_one_object(world):
     assert sorted(r[1] for r in a.get("k")) == [MEMORY, LOCAL_DISK]
     assert a.call("UnmountSegment", one) == [0]
     assert [r[1] for r in a.get("k")] == [LOCAL_DISK]
+
+
+def test_a_full_memory_evicts_and_takes_new_objects(world):
+    master = Master(world, "--default_kv_lease_ttl=100", "--eviction_ratio=0.1")
+    a = Node(master)
+    one = a.mount(size=100_000)
+    a.put("hard", 1000, hard_pin=True)
+    for i in range(300):
+        def taken():
+            try:
+                a.put(f"k{i}", 1000)
+                return True
+            except RpcError as e:
+                assert e.code == -200 and "free in one piece" in e.text
+                return False
+        wait_until(taken, what="room")
+    assert a.exists("hard") and a.exists("k299") and not a.exists("k0")
+    status = a.rpc.call("Status")
+    wait_until(lambda: segments(a.rpc)[one]["used"] <= 90_000, what="use below the watermark")
+    status = a.rpc.call("Status")
+    assert status[b"evicted_objects"] >= 200 and status[b"evicted_bytes"] == 1000 * status[b"evicted_objects"]
+    assert status[b"objects"] == 301 - status[b"evicted_objects"]
+
+
+def test_flags_of_eviction(world):
+    master = Master(world, "--default_kv_lease_ttl=100", "--allow_evict_soft_pinned_objects=false",
+                    "--eviction_high_watermark_ratio=0.5", "--eviction_ratio=0.5")
+    a = Node(master)
+    one = a.mount(size=10_000)
+    for i in range(5):
+        a.put(f"soft{i}", 1000, soft_pin_ms=600_000)
+    for i in range(4):
+        a.put(f"k{i}", 1000)
+    wait_until(lambda: segments(a.rpc)[one]["used"] == 5000, what="eviction down to what is pinned")
+    assert all(a.exists(f"soft{i}") for i in range(5))
+    version, _ = a.start("filler", 5000)
+    fails(-200, a.start, "more", 10)
+    a.call("PutRevoke", version)
+    for flag in ("--eviction_ratio=0", "--eviction_ratio=1.5", "--eviction_high_watermark_ratio=0",
+                 "--eviction_high_watermark_ratio=nan", "--allocation_strategy=best"):
+        r = run(MASTER, flag, f"--rpc_port={master.port}", check=False)
+        assert r.returncode == 1 and flag[2:].split("=")[0].encode() in r.stderr
