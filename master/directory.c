@@ -227,7 +227,8 @@ static int get_hashed(struct directory *d, struct key_hash h, uint32_t tenant,
     if (!slot)
         return not_found(key, err);
     view_record(d, h, slot, node, now, out);
-    return 0;
+    /* Its last memory has just gone, and the walk that takes such objects out is under way. */
+    return out->replica_count ? 0 : not_found(key, err);
 }
 
 int directory_get(struct directory *d, struct mcfs_slice tenant, struct mcfs_slice key,

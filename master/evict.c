@@ -235,6 +235,7 @@ static void note_shard(struct eviction *ev, uint32_t shard)
     for (uint32_t i = 0; i <= d->shards[shard].mask; i++) {
         uint32_t slot = shard_slot_at(d, shard, i);
         const struct record *r = slot ? record_at(d, slot) : NULL;
+        record_walk_prefetch(d, shard, i);
         if (r && r->side && record_has_memory(d, r))
             note(ev, r);
     }
@@ -247,6 +248,7 @@ static void evict_shard(struct eviction *ev, uint32_t shard)
     for (uint32_t i = 0; i <= d->shards[shard].mask;) {
         uint32_t slot = shard_slot_at(d, shard, i);
         struct record *r = slot ? record_at(d, slot) : NULL;
+        record_walk_prefetch(d, shard, i);
         if (!r || !r->side || !record_has_memory(d, r) || !goes(ev, r)) {
             i++;
             continue;
@@ -264,8 +266,6 @@ static void evict_shard(struct eviction *ev, uint32_t shard)
 static void walk(struct eviction *ev, void (*fn)(struct eviction *ev, uint32_t shard))
 {
     for (uint32_t shard = 0; shard < MCFS_SHARD_COUNT && !ev->failed; shard++) {
-        if (!directory_shard_objects(ev->d, shard))
-            continue;
         unsigned slot = directory_enter(ev->d);
         fn(ev, shard);
         directory_leave(ev->d, slot);

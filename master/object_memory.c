@@ -254,6 +254,22 @@ bool record_has_memory(const struct directory *d, const struct record *r)
     return false;
 }
 
+void record_walk_prefetch(struct directory *d, uint32_t shard, uint32_t i)
+{
+    uint32_t mask = d->shards[shard].mask;
+    uint32_t far = i + 16 <= mask ? shard_slot_at(d, shard, i + 16) : 0;
+    uint32_t near = i + 8 <= mask ? shard_slot_at(d, shard, i + 8) : 0;
+    if (far) {
+        __builtin_prefetch(record_at(d, far));
+        lease_prefetch(d->leases, far);
+    }
+    if (near && record_at(d, near)->side) {
+        const struct side *side = record_side(d, record_at(d, near));
+        __builtin_prefetch(side);
+        __builtin_prefetch((const char *)side + 64);
+    }
+}
+
 bool record_drop_memory(struct directory *d, struct record *r, bool all, uint64_t *bytes)
 {
     struct side *side = record_side(d, r);
@@ -285,6 +301,7 @@ uint64_t directory_sweep_segments(struct directory *d)
         for (uint32_t i = 0; i <= d->shards[shard].mask;) {
             uint32_t slot = shard_slot_at(d, shard, i);
             struct record *r = slot ? record_at(d, slot) : NULL;
+            record_walk_prefetch(d, shard, i);
             if (!r || !r->side || !record_has_memory(d, r) ||
                 record_drop_memory(d, r, false, &bytes)) {
                 i++;

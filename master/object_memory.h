@@ -52,6 +52,9 @@ void memory_replica_release(struct directory *d, const struct record *r,
 
 bool record_has_memory(const struct directory *d, const struct record *r);
 
+/* Brings what a walk over a shard's table will touch soon: the record says where its side is. */
+void record_walk_prefetch(struct directory *d, uint32_t shard, uint32_t i);
+
 /* Takes the memory replicas out, all or those in segments that are gone, and adds up their bytes.
  * Returns whether a complete replica is left. */
 bool record_drop_memory(struct directory *d, struct record *r, bool all, uint64_t *bytes);
