@@ -435,6 +435,7 @@ void directory_clear(struct directory *d)
     }
     put_spaces_clear(d->put_spaces);
     segments_clear(d->segments);
+    atomic_store(&d->restored_replicas, 0);
     atomic_store(&d->lost_segments, 0);
     atomic_store(&d->lost_ranges, 0);
 }
@@ -485,6 +486,7 @@ void directory_stats(struct directory *d, struct directory_stats *out)
                                     .lookups = atomic_load(&d->lookups),
                                     .puts = atomic_load(&d->puts),
                                     .removes = atomic_load(&d->removes),
+                                    .restored_replicas = atomic_load(&d->restored_replicas),
                                     .restore_lost_segments = atomic_load(&d->lost_segments),
                                     .restore_lost_ranges = atomic_load(&d->lost_ranges)};
 }

@@ -343,6 +343,7 @@ struct directory_stats {
     /* Memory replicas that the restore could not keep: of segments that the snapshot has not, and
      * whose range is outside of theirs or another's. */
     uint64_t restore_lost_segments, restore_lost_ranges;
+    uint64_t restored_replicas;
 };
 void directory_stats(struct directory *d, struct directory_stats *out);
 

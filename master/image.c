@@ -328,6 +328,7 @@ static int restore_kept(struct directory *d, struct snap_object *object, uint64_
         record_delete(d, h, slot);
         return mcfs_fail(err, MCFS_NO_AVAILABLE_HANDLE, "the master is out of memory");
     }
+    atomic_fetch_add_explicit(&d->restored_replicas, o.replica_count, memory_order_relaxed);
     directory_raise_next_id(d, MCFS_MAX(o.version, newest_id) + 1);
     return RESTORE_KEPT;
 }

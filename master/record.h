@@ -127,7 +127,8 @@ struct directory {
     /* Memory replicas that a restore could not keep: of segments that are not there, and whose
      * range is not theirs. */
     _Atomic uint64_t lost_segments, lost_ranges;
-    int64_t carried_until_mono_ms; /* ranges that the snapshot held for failed puts are held */
+    _Atomic uint64_t restored_replicas; /* that were kept */
+    int64_t carried_until_mono_ms;      /* ranges that the snapshot held for failed puts are held */
     int64_t started_mono_ms;
 };
 

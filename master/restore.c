@@ -19,7 +19,7 @@ struct restore {
     struct snap_reader *reader;
     atomic_uint next;
     _Atomic uint64_t outcomes[RESTORE_OUTCOMES]; /* by what directory_restore says */
-    _Atomic uint64_t replicas, shards;
+    _Atomic uint64_t shards;
     const struct restore_watch *watch;
     atomic_bool failed;
     pthread_mutex_t lock; /* guards err */
@@ -33,8 +33,6 @@ static int restore_object(const struct snap_object *o, void *arg, struct mcfs_er
     if (rc < 0)
         return -1;
     atomic_fetch_add_explicit(&r->outcomes[rc], 1, memory_order_relaxed);
-    if (rc == RESTORE_KEPT)
-        atomic_fetch_add_explicit(&r->replicas, o->replica_count, memory_order_relaxed);
     return 0;
 }
 
@@ -112,7 +110,9 @@ int restore_one(struct directory *d, struct mcfs_object_store *store, const char
         out->incomplete = atomic_load(&r.outcomes[RESTORE_INCOMPLETE]);
         out->twice = atomic_load(&r.outcomes[RESTORE_TWICE]);
         out->lost_memory = atomic_load(&r.outcomes[RESTORE_LOST_MEMORY]);
-        out->replicas = atomic_load(&r.replicas);
+        struct directory_stats stats;
+        directory_stats(d, &stats);
+        out->replicas = stats.restored_replicas;
     } else {
         directory_clear(d); /* never a half state */
     }

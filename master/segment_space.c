@@ -192,6 +192,8 @@ void segments_release(struct segments *s, const struct segment_range *r)
         g->holders--;
     if (!g->allocator)
         return;
+    if (g->claimed && r->node < g->claimed_nodes) /* the node may be another range's next */
+        g->claimed[r->node / 64] &= ~(1ull << r->node % 64);
     if (!mcfs_offset_release(g->allocator, r->node, r->size))
         mcfs_error("segment %.*s: a range is given back that was not allocated", g->info.name_len,
                    g->info.name);
