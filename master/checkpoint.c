@@ -6,6 +6,7 @@
 #include "common/file.h"
 #include "common/log.h"
 #include "master/copied.h"
+#include "master/segments_image.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
@@ -96,14 +97,19 @@ static int child_write(struct checkpointer *c, struct mcfs_object_store *store,
         .id = c->next_id,
         .info = {.created_ms = mcfs_wall_ms(), .replica_next_id = directory_next_id(cf->directory)},
         .nodes = nodes,
-        .segments = cf->segments,
-        .tasks = cf->tasks,
-        .discarded = cf->discarded};
+        .tasks = cf->tasks};
     struct child ch = {.c = c};
     pthread_t threads[CHILD_THREADS_MAX];
+    _cleanup_buf_ struct mcfs_buf segments = MCFS_BUF_INIT, held = MCFS_BUF_INIT;
     if (!nodes)
         return mcfs_fail_errno(err, ENOMEM, "checkpoint");
     wc.node_count = cf->nodes(cf->arg, nodes, NODES_MAX);
+    if (directory_encode_segments(cf->directory, cf->segments, nodes, wc.node_count, &segments,
+                                  err) ||
+        directory_encode_held(cf->directory, cf->discarded, &held, err))
+        return -1;
+    wc.segments = mcfs_slice(segments.data, segments.len);
+    wc.discarded = mcfs_slice(held.data, held.len);
     for (uint32_t i = 0; i < MCFS_SHARD_COUNT; i++)
         wc.shard_count += directory_shard_objects(cf->directory, i) != 0;
     ch.writer = snap_writer_begin(&wc, err);

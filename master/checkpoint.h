@@ -56,6 +56,7 @@ struct restore_result {
     char id[SNAP_ID_SIZE];
     uint64_t kept, replicas;    /* objects, and replicas of those */
     uint64_t incomplete, twice; /* dropped: without a complete replica, there already */
+    uint64_t lost_memory;       /* dropped: its memory replicas could not be kept */
     uint64_t failed_candidates;
     struct mcfs_buf segments, tasks, discarded; /* to be carried through */
 };

@@ -14,11 +14,13 @@
  * fails with OBJECT_HAS_LEASE, and its caller comes again until the holders have answered or the
  * lease has ended.
  *
- * Lock order: shard (two of them in ascending order), a tenant's usage, tree, arena stripe.  The
- * recall table and the nodes' lists have their own innermost locks.
+ * Lock order: shard (two of them in ascending order), a tenant's usage, tree, arena stripe; the
+ * ranges of puts, the segments' table, one segment, held ranges.  The recall table and the nodes'
+ * lists have their own innermost locks.
  */
 
 #include "common/buf.h"
+#include "master/segments.h"
 #include <mooncakefs/error.h>
 #include <mooncakefs/object.h>
 #include <stdbool.h>
@@ -80,6 +82,9 @@ struct replica_view {
     uint8_t status; /* enum mcfs_replica_status */
     bool connected; /* its node answers */
     uint32_t node;  /* client number, 0 where the kind has no node */
+    /* MEMORY: where it lies, as segments_get takes it. */
+    uint32_t segment, serial;
+    uint64_t address;
 };
 
 /* A copy of what the directory knows of an object. */
@@ -152,11 +157,38 @@ struct put_start {
     uint64_t soft_pin_ms; /* SOFT_PIN_DEFAULT: the default's */
     bool has_group;
     struct mcfs_slice group; /* at most GROUP_NAME_MAX bytes; empty: none */
+    bool in_memory;          /* set by directory_put_start_memory */
 };
 
 /* Begins a put; *version names it from here on.  TENANT_QUOTA_EXCEEDED, TENANT_NOT_REGISTERED. */
 int directory_put_start(struct directory *d, const struct put_start *p, uint64_t *version,
                         struct mcfs_error *err);
+
+struct memory_replica {
+    struct segment_range range;
+    uint64_t id;
+};
+
+/* A put into memory segments instead of the putting node's store. */
+struct memory_put {
+    uint64_t replica_num;
+    enum segment_strategy strategy;
+    const struct mcfs_slice *preferred; /* names of segments */
+    uint32_t preferred_count;
+    /* Filled in: where to write; fewer than asked for where there is no room for all. */
+    uint32_t count;
+    struct memory_replica replicas[SEGMENT_REPLICAS_MAX];
+    bool full; /* it failed, and would not have in emptier segments */
+};
+
+/* Begins a put into memory; PutEnd then makes the object visible with these replicas, and its size
+ * must be the one that was named here.  NO_AVAILABLE_HANDLE, INVALID_PARAMS, and what
+ * directory_put_start fails with. */
+int directory_put_start_memory(struct directory *d, const struct put_start *p, struct memory_put *m,
+                               uint64_t *version, struct mcfs_error *err);
+
+/* The segments, whose replicas the directory holds. */
+struct segments *directory_segments(struct directory *d);
 
 struct put_end {
     struct mcfs_slice tenant, key;
@@ -242,8 +274,8 @@ int directory_set_hard_pin(struct directory *d, struct mcfs_slice tenant, struct
  * the node is still putting it.  OBJECT_HAS_LEASE: others hold leases, which are recalled; the
  * node's own are no hindrance.  REPLICA_IS_GONE: the directory leads nobody to this version at this
  * node, so that its bytes may go. */
-int directory_evict(struct directory *d, struct mcfs_slice tenant, struct mcfs_slice key,
-                    uint64_t version, uint32_t node, bool soft_too, struct mcfs_error *err);
+int directory_evict_disk(struct directory *d, struct mcfs_slice tenant, struct mcfs_slice key,
+                         uint64_t version, uint32_t node, bool soft_too, struct mcfs_error *err);
 
 /* ---- leases ---- */
 
@@ -297,9 +329,11 @@ uint64_t directory_shard_objects(struct directory *d, uint32_t shard);
 void directory_shard_keys(struct directory *d, struct mcfs_slice tenant, uint32_t shard,
                           void (*fn)(struct mcfs_slice key, void *arg), void *arg);
 
-/* Adds an object from a snapshot: kept when it has a complete replica and was not there yet.
+/* Adds an object from a snapshot: kept when it has a complete replica and was not there yet.  A
+ * memory replica is kept when its segment is one of the snapshot's (directory_restore_segments came
+ * first) and its range is nobody else's; RESTORE_LOST_MEMORY: no other complete one was left.
  * Returns one of these, or -1 on error. */
-enum { RESTORE_INCOMPLETE, RESTORE_KEPT, RESTORE_TWICE };
+enum { RESTORE_INCOMPLETE, RESTORE_KEPT, RESTORE_TWICE, RESTORE_LOST_MEMORY, RESTORE_OUTCOMES };
 int directory_restore(struct directory *d, const struct snap_object *object,
                       struct mcfs_error *err);
 
@@ -320,6 +354,10 @@ struct directory_stats {
     uint64_t memory_bytes; /* records, keys, tables, tree */
     uint64_t leases_granted, recalls, lookups, puts, removes;
     uint64_t evicted_replicas, evicted_bytes;
+    /* Memory replicas that the restore could not keep: of segments that the snapshot has not, and
+     * whose range is outside of theirs or another's. */
+    uint64_t restore_lost_segments, restore_lost_ranges;
+    uint64_t restored_replicas;
 };
 void directory_stats(struct directory *d, struct directory_stats *out);
 

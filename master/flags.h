@@ -8,6 +8,9 @@
 
 struct master_flags {
     char *rpc_address, *rpc_socket, *metrics_host, *cluster_id, *memory_allocator, *auth_key_file;
+    char *allocation_strategy;
+    double eviction_ratio, eviction_high_watermark_ratio;
+    bool allow_evict_soft_pinned_objects;
     bool snapshot_read_only;
     char *metrics_token_file, *config_path;
     char *tenant_quota_connector_type, *tenant_quota_connector_uri;
@@ -18,7 +21,6 @@ struct master_flags {
     uint64_t default_kv_lease_ttl_ms, client_ttl_ms, put_start_discard_timeout_ms;
     uint64_t put_start_release_timeout_ms, default_kv_soft_pin_ttl_ms;
     uint64_t snapshot_interval_ms, snapshot_child_timeout_ms, memory_limit;
-    bool allow_evict_soft_pinned_objects;
     bool enable_snapshot, enable_snapshot_restore, verbose, die_with_parent;
 };
 

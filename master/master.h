@@ -14,6 +14,7 @@
 #include <stdatomic.h>
 
 struct admin_http;
+struct evictor;
 struct quotas;
 
 struct master {
@@ -23,6 +24,7 @@ struct master {
     struct restoring *restoring;
     struct checkpointer *checkpointer; /* NULL: no snapshot store; not to be asked before the
                                           restore is over */
+    struct evictor *evictor;           /* of memory replicas; NULL before the restore is over */
     struct quotas *quotas;             /* NULL: none */
     struct mcfs_rpc_keys *keys;        /* NULL: TCP callers are not asked for one */
     struct mcfs_rpc_server *server;
@@ -73,6 +75,13 @@ int method_batch_evict_disk_replica(struct master *m, struct mcfs_rpc_request *r
 int method_remove_by_regex(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
 int method_remove_all(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
 int method_set_soft_pin(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
+
+int method_mount_segment(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
+int method_unmount_segment(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
+int method_graceful_unmount_segment(struct master *m, struct mcfs_rpc_request *r,
+                                    struct mcfs_error *err);
+int method_get_all_segments(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
+int method_query_segment(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
 
 int method_tenants(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
 int method_status(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);

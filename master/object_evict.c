@@ -39,8 +39,8 @@ static int not_ours(struct directory *d, struct mcfs_slice key, uint64_t version
                      (int)MCFS_MIN(key.len, 200), key.data);
 }
 
-int directory_evict(struct directory *d, struct mcfs_slice tenant, struct mcfs_slice key,
-                    uint64_t version, uint32_t node, bool soft_too, struct mcfs_error *err)
+int directory_evict_disk(struct directory *d, struct mcfs_slice tenant, struct mcfs_slice key,
+                         uint64_t version, uint32_t node, bool soft_too, struct mcfs_error *err)
 {
     if (check_key(tenant, key, err))
         return -1;

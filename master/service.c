@@ -38,6 +38,11 @@ struct method {
 #define REMOVE_BY_REGEX method_remove_by_regex
 #define REMOVE_ALL method_remove_all
 #define SET_SOFT_PIN method_set_soft_pin
+#define MOUNT_SEGMENT method_mount_segment
+#define UNMOUNT_SEGMENT method_unmount_segment
+#define GRACEFUL_UNMOUNT_SEGMENT method_graceful_unmount_segment
+#define GET_ALL_SEGMENTS method_get_all_segments
+#define QUERY_SEGMENT method_query_segment
 #define TENANTS method_tenants
 #define NODES method_nodes
 #define STATUS method_status

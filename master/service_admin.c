@@ -2,6 +2,7 @@
 /* RPC methods that show and steer the master: tenants, status, snapshots. */
 #include "common/cleanup.h"
 #include "common/clock.h"
+#include "master/evict.h"
 #include "master/master.h"
 
 #include <unistd.h>
@@ -50,6 +51,10 @@ int method_status(struct master *m, struct mcfs_rpc_request *r, struct mcfs_erro
     if (m->checkpointer)
         checkpointer_state(m->checkpointer, &c);
     mcfs_rpc_server_counts(m->server, &connections, &requests);
+    struct segments_sum memory;
+    struct evict_counts evicted;
+    segments_sum(directory_segments(m->directory), &memory);
+    evictor_counts(m->evictor, &evicted);
     const struct {
         const char *name;
         int64_t value;
@@ -70,6 +75,13 @@ int method_status(struct master *m, struct mcfs_rpc_request *r, struct mcfs_erro
         {"evicted_replicas", (int64_t)s.evicted_replicas},
         {"evicted_bytes", (int64_t)s.evicted_bytes},
         {"nodes_connected", nodes_count_connected(m->nodes)},
+        {"memory_segments", memory.count},
+        {"memory_capacity_bytes", (int64_t)memory.capacity},
+        {"memory_used_bytes", (int64_t)memory.used},
+        {"memory_held_bytes", (int64_t)memory.held_bytes},
+        {"allocation_failures", (int64_t)memory.failures},
+        {"evicted_objects", (int64_t)evicted.objects},
+        {"evicted_bytes", (int64_t)evicted.bytes},
         {"rpc_connections", (int64_t)connections},
         {"rpc_requests", (int64_t)requests},
         {"restored_objects", (int64_t)m->restored_objects},

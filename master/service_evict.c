@@ -23,8 +23,8 @@ static int evict_one(struct master *m, const struct mcfs_rpc_request *r, const s
 {
     if (mcfs_rpc_key_check(mcfs_rpc_conn_key(r->conn), item->tenant, err))
         return -1;
-    return directory_evict(m->directory, item->tenant, item->key, item->version, node, soft_too,
-                           err);
+    return directory_evict_disk(m->directory, item->tenant, item->key, item->version, node,
+                                soft_too, err);
 }
 
 int method_batch_evict_disk_replica(struct master *m, struct mcfs_rpc_request *r,

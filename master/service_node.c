@@ -27,6 +27,7 @@ int method_register(struct master *m, struct mcfs_rpc_request *r, struct mcfs_er
         return -1;
     mcfs_rpc_conn_set_tag(r->conn, number);
     directory_inventory_begin(m->directory, number);
+    segments_await(directory_segments(m->directory), number, m->flags.client_ttl_ms);
     mcfs_info("node %s (%s) registers, id %.*s", info.name, info.endpoint, MCFS_SLICE_ARG(id));
     mp_put_array(r->result, 3);
     mp_put_uint(r->result, (uint64_t)m->epoch << 16 | number);

@@ -142,11 +142,15 @@ static void put_attr(struct mcfs_buf *b, const struct mcfs_attr *attr)
 static bool read_replica(struct mp_reader *p, struct mcfs_master_replica *r)
 {
     struct mcfs_slice id, name, endpoint;
-    uint32_t type, status;
-    if (!mp_read_array_of(p, 8) || !mp_read_uint(p, &r->id) || !mp_read_u32_max(p, 255, &type) ||
-        !mp_read_u32_max(p, 255, &status) || !mp_read_uint(p, &r->size) || !mp_read_raw(p, &id) ||
-        !mp_read_raw(p, &name) || !mp_read_raw(p, &endpoint) || !mp_read_bool(p, &r->connected))
+    uint32_t type, status, n;
+    if (!mp_read_array(p, &n) || n < 8 || !mp_read_uint(p, &r->id) ||
+        !mp_read_u32_max(p, 255, &type) || !mp_read_u32_max(p, 255, &status) ||
+        !mp_read_uint(p, &r->size) || !mp_read_raw(p, &id) || !mp_read_raw(p, &name) ||
+        !mp_read_raw(p, &endpoint) || !mp_read_bool(p, &r->connected))
         return false;
+    for (; n > 8; n--) /* where in a segment */
+        if (!mp_skip(p, NULL))
+            return false;
     r->type = (uint8_t)type;
     r->status = (uint8_t)status;
     copy_text(r->node_id, sizeof(r->node_id), id);

@@ -68,7 +68,7 @@ static uint64_t put(struct directory *d, const char *key, struct put_start start
 static int evict(struct directory *d, const char *key, uint64_t version, uint32_t node, bool soft)
 {
     struct mcfs_error err = MCFS_ERROR_INIT;
-    int rc = directory_evict(d, TENANT, mcfs_slice_str(key), version, node, soft, &err);
+    int rc = directory_evict_disk(d, TENANT, mcfs_slice_str(key), version, node, soft, &err);
     cr_assert_eq(rc, err.code ? -1 : 0);
     cr_assert(!rc || err.msg[0]);
     return err.code;
@@ -145,9 +145,9 @@ Test(evict, versions_that_are_not_the_nodes_are_left_alone)
     cr_assert_eq(evict(d, "b", v, 1, true), MCFS_REPLICA_IS_GONE);
     cr_assert_eq(replicas(d, "a"), 1);
     struct mcfs_error err = MCFS_ERROR_INIT;
-    cr_assert_eq(directory_evict(d, S("nobody"), S("a"), v, 1, true, &err), -1);
+    cr_assert_eq(directory_evict_disk(d, S("nobody"), S("a"), v, 1, true, &err), -1);
     cr_assert_eq(err.code, MCFS_REPLICA_IS_GONE);
-    cr_assert_eq(directory_evict(d, TENANT, S(""), v, 1, true, &err), -1);
+    cr_assert_eq(directory_evict_disk(d, TENANT, S(""), v, 1, true, &err), -1);
     directory_free(d);
 }
 
