@@ -2,7 +2,6 @@
 #include "backends/bucket/bucket.h"
 
 #include "common/cleanup.h"
-#include "common/cond.h"
 #include "common/file.h"
 
 #include <fcntl.h>
@@ -48,8 +47,6 @@ static void destroy(struct store *s)
     pthread_mutex_destroy(&s->open_lock);
     pthread_mutex_destroy(&s->lock);
     pthread_mutex_destroy(&s->sync_lock);
-    pthread_mutex_destroy(&s->flusher_lock);
-    pthread_cond_destroy(&s->flusher_wake);
     free(s->dir);
     free(s);
 }
@@ -77,8 +74,6 @@ static struct store *create(const struct mcfs_backend_config *config)
     pthread_mutex_init(&s->open_lock, NULL);
     pthread_mutex_init(&s->lock, NULL);
     pthread_mutex_init(&s->sync_lock, NULL);
-    pthread_mutex_init(&s->flusher_lock, NULL);
-    mcfs_cond_init(&s->flusher_wake);
     for (unsigned i = 0; i < INDEX_STRIPES; i++) {
         pthread_mutex_init(&s->stripes[i].lock, NULL);
         pthread_cond_init(&s->stripes[i].put_done, NULL);
@@ -120,7 +115,9 @@ struct mcfs_backend *store_open_checked(const struct mcfs_backend_config *config
     }
     s->sink = sink;
     if (open_dir(s, config->dir, err) || store_recover(s, recovery, err) || order_begin(s, err) ||
-        (!config->read_only && flusher_start(s, err))) {
+        (!config->read_only &&
+         !(s->flusher = flush_thread_start(s->config.flush_interval_ms, store_has_work, store_flush,
+                                           s, err)))) {
         destroy(s);
         return NULL;
     }
@@ -152,7 +149,7 @@ static int finish(struct store *s, struct mcfs_error *err)
 static int store_close(struct mcfs_backend *b, struct mcfs_error *err)
 {
     struct store *s = (struct store *)b;
-    flusher_stop(s);
+    flush_thread_stop(s->flusher);
     int rc = s->config.read_only ? 0 : finish(s, err);
     destroy(s);
     return rc;

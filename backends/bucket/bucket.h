@@ -23,6 +23,7 @@
 
 #include "backends/bucket/bucket_log.h"
 #include "backends/finding.h"
+#include "backends/flush_thread.h"
 #include "backends/storage_key.h"
 #include "common/buf.h"
 #include "common/table.h"
@@ -135,11 +136,7 @@ struct store {
     _Atomic uint64_t sync_asked;
     uint64_t sync_done; /* under sync_lock */
 
-    pthread_t flusher;
-    bool flusher_started;
-    pthread_mutex_t flusher_lock;
-    pthread_cond_t flusher_wake;
-    bool stopping;
+    struct flush_thread *flusher;
 
     _Atomic uint64_t objects, object_bytes, live_bytes, used_bytes, index_bytes;
     _Atomic uint64_t use_clock; /* lru: counts puts and opens */
@@ -329,16 +326,16 @@ int bucket_rewrite_log(struct store *s, struct bucket *b, struct mcfs_error *err
 /* Whether so much was appended that this is worth it. */
 bool bucket_log_is_long(const struct bucket *b);
 
-/* ---- bucket_sync.c, flusher.c ---- */
+/* ---- bucket_sync.c ---- */
 
 int store_sync(struct mcfs_backend *b, struct mcfs_error *err);
 
 /* The same, and all that need not be done before a sync returns: .meta files, space given back,
  * logs shortened. */
-int store_flush(struct store *s, struct mcfs_error *err);
+int store_flush(void *store, struct mcfs_error *err);
 
-int flusher_start(struct store *s, struct mcfs_error *err);
-void flusher_stop(struct store *s);
+/* Whether a flush would do anything. */
+bool store_has_work(void *store);
 
 /* ---- bucket.c: as the table's open; sink: the store is only checked ---- */
 

@@ -338,12 +338,20 @@ int store_sync(struct mcfs_backend *base, struct mcfs_error *err)
     return 0;
 }
 
-int store_flush(struct store *s, struct mcfs_error *err)
+int store_flush(void *store, struct mcfs_error *err)
 {
+    struct store *s = store;
     MCFS_LOCK_SCOPE(&s->sync_lock);
     uint64_t covers = atomic_load(&s->sync_asked);
     if (sync_all(s, true, err))
         return -1;
     s->sync_done = covers;
     return 0;
+}
+
+bool store_has_work(void *store)
+{
+    struct store *s = store;
+    MCFS_LOCK_SCOPE(&s->lock);
+    return s->dirty_count > 0 || s->names_dirty;
 }
