@@ -159,6 +159,10 @@ void fs_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t off_in,
                         struct fuse_file_info *fi_out, size_t len, int flags);
 
 /* names.c */
+/* Appends the key that a name in a directory stands for.  0, or -1 with the errno of who would
+ * change a bad one. */
+int fs_name_key(struct fs *fs, struct inode *parent, const char *name, struct mcfs_buf *key,
+                struct mcfs_error *err);
 void fs_unlink(fuse_req_t req, fuse_ino_t parent, const char *name);
 void fs_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode);
 void fs_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name);

@@ -340,10 +340,7 @@ static bool good_tenant(const char *name)
 static int give_top(struct fs *fs, struct mcfs_slice tenant, double timeout,
                     struct fuse_entry_param *e, struct mcfs_error *err)
 {
-    if (give(fs, inode_get(fs->inodes, INODE_DIR, tenant, none, 0, NULL, NULL), timeout, e, err))
-        return -1;
-    e->attr_timeout = fs_dir_attr_timeout(fs);
-    return 0;
+    return give(fs, inode_get(fs->inodes, INODE_DIR, tenant, none, 0, NULL, NULL), timeout, e, err);
 }
 
 static int lookup_root(struct fs *fs, const char *name, struct fuse_entry_param *e,
