@@ -22,7 +22,7 @@
  * in the log is there, and a file that is numbered after all that the log knows is an unfinished
  * put.  A removal is a record; the file goes with the next flush, once that record is durable: a
  * file that is missing is always damage.  Nothing on the way of a put waits for the disk; a sync
- * makes files, then logs, then names durable, with a SYNC record between values that are known to
+ * makes files, then names, then logs durable, with a SYNC record between values that are known to
  * be whole and those that recovery has to check.
  *
  * Mooncake's own files are served as they are.  Who renames such an object or sets its attributes

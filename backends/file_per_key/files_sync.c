@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Durability.  A sync makes the files that were put since the last one durable, says so in their
- * logs with a SYNC record, makes the logs durable, and then the names.  Callers that come while one
- * is under way share the next: it covers whatever was done before it began.
+ * Durability.  A sync makes the files that were put since the last one durable, then their names,
+ * says so in their logs with a SYNC record, and makes the logs durable.  Callers that come while
+ * one is under way share the next: it covers whatever was done before it began.
  *
  * A flush also removes the files of removed objects, which their logs do not name any more for
  * good, and shortens logs that have grown long.
@@ -160,7 +160,9 @@ static int sync_folder(struct files *s, unsigned shard, unsigned folder)
 static void sync_names(struct sync *y)
 {
     if (atomic_exchange(&y->s->folders_made, false) && !y->everything && sync_dir(y->s, "values")) {
-        fail(y, 0, errno, "names");
+        int errnum = errno;
+        for (unsigned i = 0; i < FILES_SHARDS; i++)
+            fail(y, i, errnum, "names");
         atomic_store(&y->s->folders_made, true);
     }
     for (unsigned i = 0; i < FILES_SHARDS && !y->everything; i++) {
@@ -218,9 +220,9 @@ static int sync_all(struct files *s, bool full, struct mcfs_error *err)
     struct sync y = {.s = s, .err = err};
     take_work(&y, full);
     sync_values(&y);
+    sync_names(&y); /* before a log says that the files are there for good */
     mark_logs(&y);
     sync_logs(&y);
-    sync_names(&y);
     for (unsigned i = 0; i < FILES_SHARDS; i++) {
         if (y.work[i].failed) {
             give_back(&y, i);
