@@ -107,6 +107,7 @@ void admin_metrics(struct master *m, struct mcfs_buf *b)
                     "mooncakefs_tier_used_bytes{tier=\"memory\"} %" PRIu64 "\n",
                     t.capacity_bytes, memory.capacity, t.used_bytes, memory.used);
     admin_memory_metrics(m, b);
+    service_metrics(b);
     put(b, "restored_objects", "gauge", "Objects kept from the snapshot at start.",
         (double)m->restored_objects);
     put(b, "restore_dropped_objects", "gauge", "Objects of that snapshot that were not kept.",

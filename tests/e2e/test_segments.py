@@ -386,3 +386,28 @@ def test_figures_of_segments(world):
     assert shown.count("\nmemory ") == 2 and "1 ranges, ok" in shown
     listed = json.load(open(f"{mount.mnt}/.mooncakefs/segments.json"))
     assert sorted(s["type"] for s in listed) == ["LOCAL_DISK"] * 2 + ["MEMORY"] * 2
+
+
+def test_durations_of_methods(world):
+    """A Prometheus histogram for each method that was called; refused requests count, too."""
+    port = free_port()
+    master = Master(world, f"--metrics_port={port}", "--rpc_thread_num=3")
+    nodes = [Node(master, i) for i in range(1, 6)]
+    for n in nodes:
+        for _ in range(10):
+            n.exists("absent")
+        fails(-704, n.get, "absent")
+    text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20).read().decode()
+    name = "mooncakefs_rpc_duration_seconds"
+    assert text.count(f"# HELP {name} ") == text.count(f"# TYPE {name} histogram\n") == 1
+    for method, count in (("ExistKey", 50), ("GetReplicaList", 5), ("Register", 5)):
+        lines = [line for line in text.splitlines() if f'method="{method}"' in line]
+        buckets = [line for line in lines if line.startswith(name + "_bucket")]
+        counts = [int(line.split()[1]) for line in buckets]
+        bounds = [float(line.split('le="')[1].split('"')[0]) for line in buckets]
+        assert counts == sorted(counts) and bounds == sorted(bounds) and bounds[-1] == float("inf")
+        assert counts[-1] == count and f'{name}_count{{method="{method}"}} {count}' in lines
+        total = next(float(line.split()[1]) for line in lines if line.startswith(name + "_sum"))
+        low = sum((c - p) * b for c, p, b in zip(counts, [0] + counts, [0] + bounds))
+        assert low <= total
+    assert 'method="RemoveAll"' not in text
