@@ -141,10 +141,41 @@ static int write_nodes(struct fs *fs, struct mcfs_buf *out, struct mcfs_error *e
     return dump(list, out, err);
 }
 
-/* The tiers that hold replicas: one LOCAL_DISK segment for each node. */
+static void add_disk(const struct mcfs_master_node *n, void *arg)
+{
+    json_t *list = arg;
+    add_node(n, arg);
+    json_object_set_new(json_array_get(list, json_array_size(list) - 1), "type",
+                        json_string("LOCAL_DISK"));
+}
+
+static void add_memory(const struct mcfs_master_segment *g, void *arg)
+{
+    json_array_append_new(arg, json_pack("{s:s, s:s%, s:s, s:s, s:s, s:b, s:I, s:I, s:I}", "id",
+                                         g->id, "name", g->name, strlen(g->name), "type", "MEMORY",
+                                         "node", g->node_id, "state", g->state, "connected",
+                                         strcmp(g->state, "awaited") != 0, "capacity_bytes",
+                                         (json_int_t)g->size, "used_bytes", (json_int_t)g->used,
+                                         "ranges", (json_int_t)g->ranges));
+}
+
+/* The tiers that hold replicas: the store of each node, then memory segments, unless this mount may
+ * not see those. */
 static int write_segments(struct fs *fs, struct mcfs_buf *out, struct mcfs_error *err)
 {
-    return write_nodes(fs, out, err);
+    json_t *list = json_array();
+    struct mcfs_error memory = MCFS_ERROR_INIT;
+    if (mcfs_master_nodes(node_master(fs->node), add_disk, list, err)) {
+        json_decref(list);
+        return -1;
+    }
+    if (mcfs_master_segments(node_master(fs->node), add_memory, list, &memory) &&
+        memory.code != MCFS_ILLEGAL_CLIENT) {
+        *err = memory;
+        json_decref(list);
+        return -1;
+    }
+    return dump(list, out, err);
 }
 
 static int write_stats(struct fs *fs, struct mcfs_buf *out, struct mcfs_error *err)

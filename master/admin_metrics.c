@@ -58,8 +58,10 @@ void admin_metrics(struct master *m, struct mcfs_buf *b)
     struct directory_stats s;
     uint64_t connections, requests;
     struct tiers t = sum_nodes(m);
+    struct segments_sum memory;
     unsigned slot = directory_enter(m->directory);
     directory_stats(m->directory, &s);
+    segments_sum(directory_segments(m->directory), &memory);
     directory_leave(m->directory, slot);
     mcfs_rpc_server_counts(m->server, &connections, &requests);
     uint64_t restore_done, restore_all;
@@ -96,10 +98,16 @@ void admin_metrics(struct master *m, struct mcfs_buf *b)
                     "# TYPE mooncakefs_tier_capacity_bytes gauge\n"
                     "mooncakefs_tier_capacity_bytes{tier=\"local_disk\"} %" PRIu64
                     "\n"
+                    "mooncakefs_tier_capacity_bytes{tier=\"memory\"} %" PRIu64
+                    "\n"
                     "# HELP mooncakefs_tier_used_bytes Bytes used of it.\n"
                     "# TYPE mooncakefs_tier_used_bytes gauge\n"
-                    "mooncakefs_tier_used_bytes{tier=\"local_disk\"} %" PRIu64 "\n",
-                    t.capacity_bytes, t.used_bytes);
+                    "mooncakefs_tier_used_bytes{tier=\"local_disk\"} %" PRIu64
+                    "\n"
+                    "mooncakefs_tier_used_bytes{tier=\"memory\"} %" PRIu64 "\n",
+                    t.capacity_bytes, memory.capacity, t.used_bytes, memory.used);
+    admin_memory_metrics(m, b);
+    service_metrics(b);
     put(b, "restored_objects", "gauge", "Objects kept from the snapshot at start.",
         (double)m->restored_objects);
     put(b, "restore_dropped_objects", "gauge", "Objects of that snapshot that were not kept.",

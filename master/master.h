@@ -37,6 +37,8 @@ struct master {
 
 /* The RPC handler (arg: struct master) and its connection callback. */
 int service_handle(void *arg, struct mcfs_rpc_request *request, struct mcfs_error *err);
+/* Figures of the methods in Prometheus' text format; any thread. */
+void service_metrics(struct mcfs_buf *out);
 void service_disconnected(void *arg, struct mcfs_rpc_conn *conn);
 
 /* Implementations of the methods of one kind; each returns 0 or -1 with err. */

@@ -244,6 +244,16 @@ struct mcfs_master_node {
 int mcfs_master_nodes(struct mcfs_master *m,
                       void (*fn)(const struct mcfs_master_node *node, void *arg), void *arg,
                       struct mcfs_error *err);
+
+/* Memory segments; callers bound to tenants are refused (ILLEGAL_CLIENT). */
+struct mcfs_master_segment {
+    char id[48], name[256], node_id[48], endpoint[256], state[16];
+    uint64_t base, size, used, largest_free, ranges;
+};
+int mcfs_master_segments(struct mcfs_master *m,
+                         void (*fn)(const struct mcfs_master_segment *segment, void *arg),
+                         void *arg, struct mcfs_error *err);
+
 int mcfs_master_tenants(struct mcfs_master *m,
                         void (*fn)(struct mcfs_slice tenant, uint64_t objects, uint64_t bytes,
                                    void *arg),

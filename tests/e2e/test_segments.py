@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Memory segments: mounting, allocating, reading, freeing.  The test plays the nodes over RPC."""
-import os
+import json
 import time
+import urllib.parse
+import urllib.request
 
 import pytest
-from harness import MASTER, Master, Rpc, RpcError, run, wait_until
+from harness import CTL, MASTER, Master, Mount, Rpc, RpcError, free_port, run, wait_until
 
 MB = 1 << 20
 MEMORY, LOCAL_DISK = 0, 2
@@ -350,3 +352,62 @@ def test_flags_of_eviction(world):
                  "--eviction_high_watermark_ratio=nan", "--allocation_strategy=best"):
         r = run(MASTER, flag, f"--rpc_port={master.port}", check=False)
         assert r.returncode == 1 and flag[2:].split("=")[0].encode() in r.stderr
+
+
+def test_figures_of_segments(world):
+    """Admin HTTP, mooncakefsctl status and segments.json."""
+    port = free_port()
+    master = Master(world, f"--metrics_port={port}")
+    mount = Mount(world, source=master.address)
+    a = Node(master)
+    a.mount("5-1", 'seg"1')
+    a.mount("5-2", 'seg"1', 9 << 40, 2 * MB)
+    a.put("k", 1000)
+    fails(-200, a.start, "big", 3 * MB)
+
+    def get(path, **args):
+        url = f"http://127.0.0.1:{port}{path}?" + urllib.parse.urlencode(args)
+        return urllib.request.urlopen(url, timeout=20).read().decode()
+
+    assert get("/get_all_segments").splitlines()[2:] == ['seg"1', 'seg"1']  # behind the nodes
+    assert get("/query_segment", segment='seg"1') == f"Used(bytes): 1000\nCapacity(bytes) : {3 * MB}\n"
+    assert get("/query_segment", segment="5-2").endswith(f" {2 * MB}\n")
+    detail = {s["id"]: s for s in json.loads(get("/get_segments_detail"))["segments"] if s["type"] == "MEMORY"}
+    assert set(detail) == {"5-1", "5-2"} and sum(s["used_bytes"] for s in detail.values()) == 1000
+    assert detail["5-1"]["state"] == "ok" and detail["5-1"]["node"] == "77-1" and detail["5-1"]["base"] == 1 << 40
+    text = get("/metrics")
+    for line in (f'mooncakefs_tier_capacity_bytes{{tier="memory"}} {3 * MB}',
+                 'mooncakefs_tier_used_bytes{tier="memory"} 1000', "mooncakefs_allocation_failures_total 1",
+                 f'mooncakefs_segment_capacity_bytes{{segment="seg\\"1",id="5-1"}} {MB}'):
+        assert line + "\n" in text, line
+    status = json.loads(run(CTL, "--json", "--mount", mount.mnt, "status").stdout)
+    assert {s["id"]: s["capacity_bytes"] for s in status["segments"]} == {"5-1": MB, "5-2": 2 * MB}
+    shown = run(CTL, "--mount", mount.mnt, "status").stdout.decode()
+    assert shown.count("\nmemory ") == 2 and "1 ranges, ok" in shown
+    listed = json.load(open(f"{mount.mnt}/.mooncakefs/segments.json"))
+    assert sorted(s["type"] for s in listed) == ["LOCAL_DISK"] * 2 + ["MEMORY"] * 2
+
+
+def test_durations_of_methods(world):
+    """A Prometheus histogram for each method that was called; refused requests count, too."""
+    port = free_port()
+    master = Master(world, f"--metrics_port={port}", "--rpc_thread_num=3")
+    nodes = [Node(master, i) for i in range(1, 6)]
+    for n in nodes:
+        for _ in range(10):
+            n.exists("absent")
+        fails(-704, n.get, "absent")
+    text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20).read().decode()
+    name = "mooncakefs_rpc_duration_seconds"
+    assert text.count(f"# HELP {name} ") == text.count(f"# TYPE {name} histogram\n") == 1
+    for method, count in (("ExistKey", 50), ("GetReplicaList", 5), ("Register", 5)):
+        lines = [line for line in text.splitlines() if f'method="{method}"' in line]
+        buckets = [line for line in lines if line.startswith(name + "_bucket")]
+        counts = [int(line.split()[1]) for line in buckets]
+        bounds = [float(line.split('le="')[1].split('"')[0]) for line in buckets]
+        assert counts == sorted(counts) and bounds == sorted(bounds) and bounds[-1] == float("inf")
+        assert counts[-1] == count and f'{name}_count{{method="{method}"}} {count}' in lines
+        total = next(float(line.split()[1]) for line in lines if line.startswith(name + "_sum"))
+        low = sum((c - p) * b for c, p, b in zip(counts, [0] + counts, [0] + bounds))
+        assert low <= total
+    assert 'method="RemoveAll"' not in text
