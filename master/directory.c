@@ -280,7 +280,7 @@ void directory_get_batch(struct directory *d, struct mcfs_slice tenant,
                          void *arg)
 {
     struct key_hash h[GROUP];
-    struct object_view view;
+    struct object_view view = {.lease_ms = 0};
     uint32_t number = intern_find(d->tenants, tenant), now = lease_now(d->leases), granted = 0;
     for (uint32_t from = 0; from < n; from += GROUP) {
         uint32_t count = MCFS_MIN(n - from, GROUP);

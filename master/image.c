@@ -186,7 +186,9 @@ static int restore_side(struct directory *d, uint32_t shard, struct record *r,
             atomic_fetch_add(&d->node_objects[side->replicas[i].node & 0xffff], 1);
             continue;
         }
-        if (from->type == MCFS_REPLICA_MEMORY) {
+        if (!is_foreign(from)) {
+            if (!ranges) /* not so: who passes a memory replica passes its range */
+                continue;
             side->replicas[i].size = ranges[i].size;
             side->replicas[i].node = ranges[i].node;
             side->replicas[i].address = ranges[i].address;
