@@ -328,8 +328,8 @@ def test_a_full_memory_evicts_and_takes_new_objects(world):
 
     def counted():
         s = a.rpc.call("Status")
-        return s[b"evicted_objects"] >= 200 and s[b"objects"] == 301 - s[b"evicted_objects"] and \
-            s[b"evicted_bytes"] == 1000 * s[b"evicted_objects"]
+        return s[b"memory_evicted_objects"] >= 200 and s[b"objects"] == 301 - s[b"memory_evicted_objects"] and \
+            s[b"memory_evicted_bytes"] == 1000 * s[b"memory_evicted_objects"]
 
     wait_until(counted, what="counts that agree")
 
