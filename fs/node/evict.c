@@ -47,7 +47,8 @@ static bool is_above(struct evictor *e)
 struct pass {
     struct evictor *e;
     bool to_low;      /* down to the low watermark, not only for those who wait */
-    bool patient;     /* what others lease is awaited; else it is passed over */
+    bool patient;     /* what others lease is awaited; else younger objects go instead */
+    bool again;       /* what the last pass asked back has had its moment */
     bool unasked;     /* the master was away */
     uint64_t awaited; /* bytes */
     size_t gone, leased, busy;
@@ -123,7 +124,7 @@ static void end_pass(struct pass *p, int64_t began_ms)
     MCFS_LOCK_SCOPE(&e->lock);
     e->ended = e->begun;
     e->wanted = 0;
-    e->impatient = p->awaited > 0;
+    e->recalling = p->awaited > 0 && !p->again;
     e->leases_met = p->leased > 0;
     e->unasked = p->unasked;
     /* All of it is not asked about again at once for every put that does not fit. */
@@ -152,14 +153,19 @@ struct memory {
 
 static void pass(struct evictor *e, struct memory *memory)
 {
-    struct pass p = {.e = e, .to_low = is_above(e), .patient = !e->impatient};
+    struct pass p = {.e = e};
     struct mcfs_error err = MCFS_ERROR_INIT;
     int64_t began = mcfs_mono_ms();
     bool resume = began < memory->resume_until_ms;
     {
         MCFS_LOCK_SCOPE(&e->lock);
         e->begun++;
+        p.again = e->recalling;
+        p.patient = !p.again || !e->wanted;
     }
+    /* Above the watermark there is time: after a restart of the master all that is old counts as
+     * leased for a while, and what was put since would go at once. */
+    p.to_low = p.patient && is_above(e);
     int rc = run_pass(&p, resume ? &memory->resume : NULL, &err);
     struct mcfs_error settled = MCFS_ERROR_INIT;
     if (settle_log(e, &settled))
@@ -184,10 +190,10 @@ static void *evictor_main(void *arg)
         bool wanted;
         {
             MCFS_LOCK_SCOPE(&e->lock);
-            /* Who was asked for a lease has a moment to give it up, before younger objects go. */
-            int64_t until = mcfs_mono_ns() + (e->impatient ? RECALL_MS : LOOK_MS) * 1000000ll;
+            /* Who was asked for a lease has a moment to give it up. */
+            int64_t until = mcfs_mono_ns() + (e->recalling ? RECALL_MS : LOOK_MS) * 1000000ll;
             while (!e->stopping && mcfs_mono_ns() < until &&
-                   (e->impatient || (!e->wanted && !e->poked)))
+                   (e->recalling || (!e->wanted && !e->poked)))
                 mcfs_cond_wait_until(&e->changed, &e->lock, until);
             if (e->stopping)
                 return NULL;

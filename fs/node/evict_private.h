@@ -30,7 +30,7 @@ struct evictor {
     uint64_t wanted;       /* bytes that waiting puts want, whatever the watermarks say */
     uint64_t freed;        /* bytes evicted so far */
     uint64_t begun, ended; /* passes */
-    bool impatient;        /* the next pass does not wait for leases that the last one asked back */
+    bool recalling;        /* the last pass has just asked leases back */
     bool leases_met;       /* in the last pass: what others lease was asked back */
     bool unasked;          /* in the last pass: the master was away */
     int64_t fruitless_until_ms;

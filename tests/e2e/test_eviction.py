@@ -118,6 +118,7 @@ def test_filled_several_times_past_capacity(world, policy, size, count):
     assert os.statvfs(m.mnt).f_bavail > 0
     status = Rpc(m.config()["master"]).call("Status")
     assert status[b"evicted_replicas"] == count - len(found)
+    assert status[b"evicted_bytes"] == (count - len(found)) * size
     assert Rpc(m.config()["node"]).call("NodeStatus")[b"evictions"] == count - len(found)
     text = m.ctl("status").stdout.decode()
     assert f"evicted    {count - len(found)} replicas" in text
@@ -533,6 +534,25 @@ def test_master_killed_while_evicting(world):
     found = left(m, written, 60000)
     assert len(found) * 60000 <= 4 * MIB
     assert m.stats()["store_objects"] == len(found)
+
+
+def test_new_objects_stay_while_the_old_may_be_leased(world):
+    """A master that was restarted knows of no lease, so for that long all that is old counts as leased."""
+    master = Master(world, "--default_kv_lease_ttl=5s")
+    m = Mount(world, source=master.address, options=["eviction=fifo", "capacity=4M"])
+    old, new = [f"old{i}" for i in range(52)], [f"new{i}" for i in range(13)]
+    for name in old:
+        write(m, name, 60000)
+    master.kill()
+    master.start()
+    wait_until(lambda: there(m, old[-1]), what="session")
+    for name in new: # above the high watermark, and not full
+        write(m, name, 60000)
+    wait_until(lambda: m.stats()["eviction_refusals_total"] > 0, what="a pass")
+    time.sleep(1)
+    assert left(m, new, 60000) == set(new)
+    wait_until(lambda: m.stats()["store_object_bytes"] <= 4 * MIB * 0.8, what="eviction")
+    assert left(m, new, 60000) == set(new)
 
 
 def test_nothing_goes_while_the_master_is_away(world):
