@@ -53,6 +53,10 @@ int admin_quotas(struct master *m, enum quota_request what, const struct mcfs_sl
 /* A text that need not be UTF-8: other bytes as %XX. */
 json_t *admin_json_text(const char *data, size_t len);
 
+/* A figure of mooncakefs in Prometheus' text format. */
+void admin_put_figure(struct mcfs_buf *b, const char *name, const char *type, const char *help,
+                      double value);
+
 /* Memory segments (admin_segment.c): their names; what those of a name or an id hold together
  * (false: there is none); all of them as JSON; their figures. */
 void admin_memory_names(struct master *m, struct mcfs_buf *out);

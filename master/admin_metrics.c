@@ -4,8 +4,8 @@
 
 #include <inttypes.h>
 
-static void put(struct mcfs_buf *b, const char *name, const char *type, const char *help,
-                double value)
+void admin_put_figure(struct mcfs_buf *b, const char *name, const char *type, const char *help,
+                      double value)
 {
     mcfs_buf_printf(b, "# HELP mooncakefs_%s %s\n# TYPE mooncakefs_%s %s\nmooncakefs_%s %.17g\n",
                     name, help, name, type, name, value);
@@ -39,18 +39,22 @@ static void put_checkpoints(struct master *m, struct mcfs_buf *b)
     if (!restoring_is_over(m->restoring) || !m->checkpointer)
         return;
     checkpointer_state(m->checkpointer, &c);
-    put(b, "snapshots_taken_total", "counter", "Snapshots published.", (double)c.taken);
-    put(b, "snapshots_failed_total", "counter", "Snapshots that failed.", (double)c.failed);
-    put(b, "snapshot_running", "gauge", "1 while a snapshot is being written.", c.running);
-    put(b, "snapshot_last_timestamp_seconds", "gauge", "When the last snapshot was taken.",
-        (double)c.last_created_ms / 1e3);
-    put(b, "snapshot_last_duration_seconds", "gauge", "How long the last snapshot took.",
-        (double)c.last_duration_ms / 1e3);
-    put(b, "snapshot_last_copied_bytes", "gauge",
-        "Bytes of the directory copied on write during the last snapshot.",
-        (double)c.last_copied_bytes);
-    put(b, "snapshot_last_pause_seconds", "gauge",
-        "How long requests stood still for the last snapshot.", (double)c.last_pause_us / 1e6);
+    admin_put_figure(b, "snapshots_taken_total", "counter", "Snapshots published.",
+                     (double)c.taken);
+    admin_put_figure(b, "snapshots_failed_total", "counter", "Snapshots that failed.",
+                     (double)c.failed);
+    admin_put_figure(b, "snapshot_running", "gauge", "1 while a snapshot is being written.",
+                     c.running);
+    admin_put_figure(b, "snapshot_last_timestamp_seconds", "gauge",
+                     "When the last snapshot was taken.", (double)c.last_created_ms / 1e3);
+    admin_put_figure(b, "snapshot_last_duration_seconds", "gauge",
+                     "How long the last snapshot took.", (double)c.last_duration_ms / 1e3);
+    admin_put_figure(b, "snapshot_last_copied_bytes", "gauge",
+                     "Bytes of the directory copied on write during the last snapshot.",
+                     (double)c.last_copied_bytes);
+    admin_put_figure(b, "snapshot_last_pause_seconds", "gauge",
+                     "How long requests stood still for the last snapshot.",
+                     (double)c.last_pause_us / 1e6);
 }
 
 void admin_metrics(struct master *m, struct mcfs_buf *b)
@@ -66,33 +70,38 @@ void admin_metrics(struct master *m, struct mcfs_buf *b)
     mcfs_rpc_server_counts(m->server, &connections, &requests);
     uint64_t restore_done, restore_all;
     restoring_figures(m->restoring, &restore_done, &restore_all);
-    put(b, "restoring", "gauge", "1 while a snapshot is being restored.",
-        !restoring_is_over(m->restoring));
-    put(b, "restore_shards_done", "gauge", "Shards of it that are restored.", (double)restore_done);
-    put(b, "restore_shards", "gauge", "Shards that it has.", (double)restore_all);
-    put(b, "objects", "gauge", "Visible objects.", (double)s.objects);
-    put(b, "object_bytes", "gauge", "Sum of their sizes.", (double)s.object_bytes);
-    put(b, "directories", "gauge", "Directories that keys imply.", (double)s.directories);
-    put(b, "pending_puts", "gauge", "Puts that have begun and not ended.", (double)s.pending_puts);
-    put(b, "directory_memory_bytes", "gauge", "Memory of records, keys and tables.",
-        (double)s.memory_bytes);
-    put(b, "directory_memory_limit_bytes", "gauge", "Where puts are refused; 0: no limit.",
-        (double)m->flags.memory_limit);
-    put(b, "memory_per_key_bytes", "gauge", "Memory of the directory by its objects.",
-        s.objects ? (double)s.memory_bytes / (double)s.objects : 0);
-    put(b, "lookups_total", "counter", "Look-ups of single keys.", (double)s.lookups);
-    put(b, "puts_total", "counter", "Puts made visible.", (double)s.puts);
-    put(b, "removes_total", "counter", "Objects removed.", (double)s.removes);
-    put(b, "evicted_replicas_total", "counter", "Replicas that nodes have evicted.",
-        (double)s.evicted_replicas);
-    put(b, "evicted_bytes_total", "counter", "Bytes of those.", (double)s.evicted_bytes);
-    put(b, "leases_granted_total", "counter", "Read leases granted or extended.",
-        (double)s.leases_granted);
-    put(b, "lease_recalls_total", "counter", "Recalls of leases.", (double)s.recalls);
-    put(b, "rpc_connections", "gauge", "Open RPC connections.", (double)connections);
-    put(b, "rpc_requests_total", "counter", "RPC requests answered.", (double)requests);
-    put(b, "nodes", "gauge", "Nodes known.", t.known);
-    put(b, "nodes_connected", "gauge", "Nodes that answer.", t.connected);
+    admin_put_figure(b, "restoring", "gauge", "1 while a snapshot is being restored.",
+                     !restoring_is_over(m->restoring));
+    admin_put_figure(b, "restore_shards_done", "gauge", "Shards of it that are restored.",
+                     (double)restore_done);
+    admin_put_figure(b, "restore_shards", "gauge", "Shards that it has.", (double)restore_all);
+    admin_put_figure(b, "objects", "gauge", "Visible objects.", (double)s.objects);
+    admin_put_figure(b, "object_bytes", "gauge", "Sum of their sizes.", (double)s.object_bytes);
+    admin_put_figure(b, "directories", "gauge", "Directories that keys imply.",
+                     (double)s.directories);
+    admin_put_figure(b, "pending_puts", "gauge", "Puts that have begun and not ended.",
+                     (double)s.pending_puts);
+    admin_put_figure(b, "directory_memory_bytes", "gauge", "Memory of records, keys and tables.",
+                     (double)s.memory_bytes);
+    admin_put_figure(b, "directory_memory_limit_bytes", "gauge",
+                     "Where puts are refused; 0: no limit.", (double)m->flags.memory_limit);
+    admin_put_figure(b, "memory_per_key_bytes", "gauge", "Memory of the directory by its objects.",
+                     s.objects ? (double)s.memory_bytes / (double)s.objects : 0);
+    admin_put_figure(b, "lookups_total", "counter", "Look-ups of single keys.", (double)s.lookups);
+    admin_put_figure(b, "puts_total", "counter", "Puts made visible.", (double)s.puts);
+    admin_put_figure(b, "removes_total", "counter", "Objects removed.", (double)s.removes);
+    admin_put_figure(b, "evicted_replicas_total", "counter", "Replicas that nodes have evicted.",
+                     (double)s.evicted_replicas);
+    admin_put_figure(b, "evicted_bytes_total", "counter", "Bytes of those.",
+                     (double)s.evicted_bytes);
+    admin_put_figure(b, "leases_granted_total", "counter", "Read leases granted or extended.",
+                     (double)s.leases_granted);
+    admin_put_figure(b, "lease_recalls_total", "counter", "Recalls of leases.", (double)s.recalls);
+    admin_put_figure(b, "rpc_connections", "gauge", "Open RPC connections.", (double)connections);
+    admin_put_figure(b, "rpc_requests_total", "counter", "RPC requests answered.",
+                     (double)requests);
+    admin_put_figure(b, "nodes", "gauge", "Nodes known.", t.known);
+    admin_put_figure(b, "nodes_connected", "gauge", "Nodes that answer.", t.connected);
     mcfs_buf_printf(b,
                     "# HELP mooncakefs_tier_capacity_bytes Capacity of the connected nodes' tier.\n"
                     "# TYPE mooncakefs_tier_capacity_bytes gauge\n"
@@ -108,12 +117,13 @@ void admin_metrics(struct master *m, struct mcfs_buf *b)
                     t.capacity_bytes, memory.capacity, t.used_bytes, memory.used);
     admin_memory_metrics(m, b);
     service_metrics(b);
-    put(b, "restored_objects", "gauge", "Objects kept from the snapshot at start.",
-        (double)m->restored_objects);
-    put(b, "restore_dropped_objects", "gauge", "Objects of that snapshot that were not kept.",
-        (double)m->restore_dropped_objects);
-    put(b, "start_timestamp_seconds", "gauge", "When this master started.",
-        (double)m->started_wall_ms / 1e3);
+    admin_put_figure(b, "restored_objects", "gauge", "Objects kept from the snapshot at start.",
+                     (double)m->restored_objects);
+    admin_put_figure(b, "restore_dropped_objects", "gauge",
+                     "Objects of that snapshot that were not kept.",
+                     (double)m->restore_dropped_objects);
+    admin_put_figure(b, "start_timestamp_seconds", "gauge", "When this master started.",
+                     (double)m->started_wall_ms / 1e3);
     put_checkpoints(m, b);
 }
 

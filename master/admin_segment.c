@@ -9,56 +9,46 @@
 #include <inttypes.h>
 #include <jansson.h>
 
-/* Calls fn for each memory segment.  In the directory: a checkpoint's fork must not meet a lock. */
-static void each(struct master *m, void (*fn)(const struct segment_info *g, void *arg), void *arg)
+/* As segments_visit.  In the directory: a checkpoint's fork must not meet a lock. */
+static uint32_t visit(struct master *m, const struct mcfs_slice *which,
+                      void (*fn)(const struct segment_info *g, void *arg), void *arg)
 {
-    struct segments *s = directory_segments(m->directory);
-    struct segment_info g;
     unsigned slot = directory_enter(m->directory);
-    for (uint32_t i = 1; i <= segments_max(s); i++)
-        if (segments_get(s, i, 0, &g))
-            fn(&g, arg);
+    uint32_t count = segments_visit(directory_segments(m->directory), which, fn, arg);
     directory_leave(m->directory, slot);
+    return count;
 }
 
 static void put_name(const struct segment_info *g, void *arg)
 {
-    admin_put_key(arg, mcfs_slice(g->name, g->name_len));
+    admin_put_key(arg, segment_name(g));
     mcfs_buf_append_str(arg, "\n");
 }
 
 void admin_memory_names(struct master *m, struct mcfs_buf *out)
 {
-    each(m, put_name, out);
+    visit(m, NULL, put_name, out);
 }
 
-struct query {
-    struct mcfs_slice name;
-    struct mcfs_id id;
-    bool is_id, found;
+struct room {
     uint64_t used, size;
 };
 
 static void add_up(const struct segment_info *g, void *arg)
 {
-    struct query *q = arg;
-    if (!mcfs_slice_eq(mcfs_slice(g->name, g->name_len), q->name) &&
-        !(q->is_id && mcfs_id_eq(g->id, q->id)))
-        return;
-    q->found = true;
-    q->used += g->used;
-    q->size += g->size;
+    struct room *r = arg;
+    r->used += g->used;
+    r->size += g->size;
 }
 
 bool admin_memory_query(struct master *m, struct mcfs_slice name, uint64_t *used,
                         uint64_t *capacity)
 {
-    struct query q = {.name = name};
-    q.is_id = mcfs_id_parse(name, &q.id) == 0;
-    each(m, add_up, &q);
-    *used = q.used;
-    *capacity = q.size;
-    return q.found;
+    struct room r = {0};
+    bool found = visit(m, &name, add_up, &r);
+    *used = r.used;
+    *capacity = r.size;
+    return found;
 }
 
 struct details {
@@ -86,7 +76,7 @@ static void add_detail(const struct segment_info *g, void *arg)
 void admin_memory_details(struct master *m, json_t *list)
 {
     struct details d = {m, list};
-    each(m, add_detail, &d);
+    visit(m, NULL, add_detail, &d);
 }
 
 /* A name as a label's value. */
@@ -117,14 +107,6 @@ static void put_line(const struct segment_info *g, void *arg)
                     l->used ? g->used : g->size);
 }
 
-static void put_figure(struct mcfs_buf *b, const char *name, const char *type, const char *help,
-                       uint64_t value)
-{
-    mcfs_buf_printf(b,
-                    "# HELP mooncakefs_%s %s\n# TYPE mooncakefs_%s %s\nmooncakefs_%s %" PRIu64 "\n",
-                    name, help, name, type, name, value);
-}
-
 void admin_memory_metrics(struct master *m, struct mcfs_buf *b)
 {
     struct segments_sum sum;
@@ -136,21 +118,22 @@ void admin_memory_metrics(struct master *m, struct mcfs_buf *b)
     directory_leave(m->directory, slot);
     if (restoring_is_over(m->restoring))
         evictor_counts(m->evictor, &evicted);
-    put_figure(b, "segments", "gauge", "Memory segments.", sum.count);
-    put_figure(b, "memory_held_bytes", "gauge",
-               "Bytes that are nobody's and may still be read or written.", sum.held_bytes);
-    put_figure(b, "allocation_failures_total", "counter", "Puts into memory that found no room.",
-               sum.failures);
-    put_figure(b, "memory_evicted_objects_total", "counter",
-               "Objects whose memory replicas were evicted.", evicted.objects);
-    put_figure(b, "memory_evicted_bytes_total", "counter", "Bytes of those replicas.",
-               evicted.bytes);
+    admin_put_figure(b, "segments", "gauge", "Memory segments.", (double)sum.count);
+    admin_put_figure(b, "memory_held_bytes", "gauge",
+                     "Bytes that are nobody's and may still be read or written.",
+                     (double)sum.held_bytes);
+    admin_put_figure(b, "allocation_failures_total", "counter",
+                     "Puts into memory that found no room.", (double)sum.failures);
+    admin_put_figure(b, "memory_evicted_objects_total", "counter",
+                     "Objects whose memory replicas were evicted.", (double)evicted.objects);
+    admin_put_figure(b, "memory_evicted_bytes_total", "counter", "Bytes of those replicas.",
+                     (double)evicted.bytes);
     mcfs_buf_append_str(b,
                         "# HELP mooncakefs_segment_capacity_bytes Size of a memory segment.\n"
                         "# TYPE mooncakefs_segment_capacity_bytes gauge\n");
-    each(m, put_line, &capacity);
+    visit(m, NULL, put_line, &capacity);
     mcfs_buf_append_str(b,
                         "# HELP mooncakefs_segment_used_bytes Bytes allocated in it.\n"
                         "# TYPE mooncakefs_segment_used_bytes gauge\n");
-    each(m, put_line, &used);
+    visit(m, NULL, put_line, &used);
 }

@@ -3,6 +3,7 @@
 
 #include "common/cleanup.h"
 #include "common/yaml_file.h"
+#include "master/segments.h"
 
 #include <stddef.h>
 #include <string.h>
@@ -88,8 +89,8 @@ static int check(const struct master_flags *f, struct mcfs_error *err)
         return mcfs_fail(err, MCFS_INVALID_PARAMS,
                          "memory_allocator '%s' is not supported: use 'offset'",
                          f->memory_allocator);
-    if (strcmp(f->allocation_strategy, "random") != 0 &&
-        strcmp(f->allocation_strategy, "free_ratio_first") != 0)
+    enum segment_strategy strategy;
+    if (!segment_strategy_parse(mcfs_slice_str(f->allocation_strategy), &strategy))
         return mcfs_fail(
             err, MCFS_INVALID_PARAMS,
             "allocation_strategy '%s' is not supported: use 'random' or 'free_ratio_first'",

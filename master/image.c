@@ -260,26 +260,8 @@ static bool names_memory(const struct snap_object *o)
     return false;
 }
 
-static int restore_kept(struct directory *d, struct snap_object *o, uint64_t newest_id,
-                        struct kept *k, struct mcfs_error *err);
-
-int directory_restore(struct directory *d, const struct snap_object *in, struct mcfs_error *err)
-{
-    struct snap_object o = *in;
-    _cleanup_(free_kept) struct kept k = {0};
-    uint64_t newest_id = 0;
-    bool memory = names_memory(&o);
-    if (!has_complete_replica(&o, &newest_id)) {
-        if (memory && claim_memory(d, &o, &k, err))
-            return -1;
-        let_go(d, &k);
-        return RESTORE_INCOMPLETE;
-    }
-    return restore_kept(d, &o, newest_id, memory ? &k : NULL, err);
-}
-
 /* k: NULL when there are no memory replicas. */
-static int restore_kept(struct directory *d, struct snap_object *object, uint64_t newest_id,
+static int restore_kept(struct directory *d, const struct snap_object *object, uint64_t newest_id,
                         struct kept *k, struct mcfs_error *err)
 {
     struct snap_object o = *object;
@@ -333,4 +315,18 @@ static int restore_kept(struct directory *d, struct snap_object *object, uint64_
     atomic_fetch_add_explicit(&d->restored_replicas, o.replica_count, memory_order_relaxed);
     directory_raise_next_id(d, MCFS_MAX(o.version, newest_id) + 1);
     return RESTORE_KEPT;
+}
+
+int directory_restore(struct directory *d, const struct snap_object *o, struct mcfs_error *err)
+{
+    _cleanup_(free_kept) struct kept k = {0};
+    uint64_t newest_id = 0;
+    bool memory = names_memory(o);
+    if (!has_complete_replica(o, &newest_id)) {
+        if (memory && claim_memory(d, o, &k, err))
+            return -1;
+        let_go(d, &k);
+        return RESTORE_INCOMPLETE;
+    }
+    return restore_kept(d, o, newest_id, memory ? &k : NULL, err);
 }

@@ -48,8 +48,7 @@ static bool may_take(const struct picking *p, const struct segment *g)
         return false;
     for (uint32_t i = 0; i < p->got; i++) {
         const struct segment_info *o = &p->s->all[p->out[i].segment]->info;
-        if (mcfs_slice_eq(mcfs_slice(o->name, o->name_len),
-                          mcfs_slice(g->info.name, g->info.name_len)))
+        if (mcfs_slice_eq(segment_name(o), segment_name(&g->info)))
             return false;
     }
     return true;
@@ -75,8 +74,8 @@ static void take_preferred(struct picking *p)
     for (uint32_t i = 0; i < p->q->preferred_count; i++)
         for (uint32_t n = 1; n <= p->s->max && p->got < p->q->replicas; n++) {
             struct segment *g = p->s->all[n];
-            if (mcfs_slice_eq(mcfs_slice(g->info.name, g->info.name_len), p->q->preferred[i]) &&
-                may_take(p, g) && take(p, g))
+            if (mcfs_slice_eq(segment_name(&g->info), p->q->preferred[i]) && may_take(p, g) &&
+                take(p, g))
                 break;
         }
 }

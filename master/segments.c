@@ -3,6 +3,7 @@
 
 #include "common/cleanup.h"
 #include "common/clock.h"
+#include "common/id.h"
 #include "common/log.h"
 
 #include <string.h>
@@ -67,6 +68,25 @@ static void kill_locked(struct segments *s, struct segment *g)
     free(g->claimed);
     g->claimed = NULL;
     segment_count(s, g);
+}
+
+/* ---- what is said of them ---- */
+
+bool segment_set_text(char *to, uint8_t *len, struct mcfs_slice from)
+{
+    *len = (uint8_t)MCFS_MIN(from.len, SEGMENT_TEXT_MAX);
+    if (*len)
+        memcpy(to, from.data, *len);
+    return from.len <= SEGMENT_TEXT_MAX;
+}
+
+bool segment_strategy_parse(struct mcfs_slice name, enum segment_strategy *to)
+{
+    *to = SEGMENT_RANDOM;
+    if (mcfs_slice_eq(name, MCFS_SLICE_LITERAL("random")))
+        return true;
+    *to = SEGMENT_FREE_RATIO_FIRST;
+    return mcfs_slice_eq(name, MCFS_SLICE_LITERAL("free_ratio_first"));
 }
 
 /* ---- mounting; the table is locked for writing ---- */
@@ -180,8 +200,7 @@ static int mount_again(struct segments *s, struct segment *g, const struct segme
         return mcfs_fail(err, MCFS_SEGMENT_ALREADY_EXISTS, "segment %.*s is another node's",
                          info->name_len, info->name);
     bool same = g->info.base == info->base && g->info.size == info->size &&
-                mcfs_slice_eq(mcfs_slice(g->info.name, g->info.name_len),
-                              mcfs_slice(info->name, info->name_len));
+                mcfs_slice_eq(segment_name(&g->info), segment_name(info));
     if (same) {
         g->info.node = info->node;
         g->info.endpoint_len = info->endpoint_len;
@@ -356,7 +375,8 @@ bool segments_live(struct segments *s, uint32_t number, bool *connected)
     return *connected || state == SEGMENT_AWAITED;
 }
 
-bool segments_get(struct segments *s, uint32_t number, uint32_t serial, struct segment_info *out)
+static bool get(struct segments *s, uint32_t number, uint32_t serial, bool largest_free,
+                struct segment_info *out)
 {
     struct segment *g = segment_at(s, number);
     if (!g)
@@ -369,8 +389,30 @@ bool segments_get(struct segments *s, uint32_t number, uint32_t serial, struct s
     out->state = (uint8_t)atomic_load(&g->state);
     out->used = g->used;
     out->ranges = a->allocated_count;
-    out->largest_free = mcfs_offset_largest_free(g->allocator);
+    out->largest_free = largest_free ? mcfs_offset_largest_free(g->allocator) : 0;
     return true;
+}
+
+bool segments_get(struct segments *s, uint32_t number, uint32_t serial, struct segment_info *out)
+{
+    return get(s, number, serial, false, out);
+}
+
+uint32_t segments_visit(struct segments *s, const struct mcfs_slice *which,
+                        void (*fn)(const struct segment_info *g, void *arg), void *arg)
+{
+    struct segment_info g;
+    struct mcfs_id id;
+    bool is_id = which && mcfs_id_parse(*which, &id) == 0;
+    uint32_t count = 0;
+    for (uint32_t i = 1; i <= segments_max(s); i++) {
+        if (!get(s, i, 0, true, &g) ||
+            (which && !mcfs_slice_eq(segment_name(&g), *which) && !(is_id && mcfs_id_eq(g.id, id))))
+            continue;
+        fn(&g, arg);
+        count++;
+    }
+    return count;
 }
 
 uint32_t segments_serial(struct segments *s, uint32_t number)

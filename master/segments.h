@@ -48,9 +48,20 @@ struct segment_info {
     uint8_t name_len, endpoint_len, host_len;
     char name[SEGMENT_TEXT_MAX], endpoint[SEGMENT_TEXT_MAX], host[SEGMENT_TEXT_MAX];
     uint64_t base, size;
-    uint64_t used, largest_free; /* bytes that are allocated, and that one range could get */
-    uint64_t ranges;             /* that are allocated */
+    uint64_t used, ranges; /* bytes that are allocated, and in how many ranges */
+    uint64_t largest_free; /* bytes that one range could get; segments_visit fills it in */
 };
+
+static inline struct mcfs_slice segment_name(const struct segment_info *g)
+{
+    return mcfs_slice(g->name, g->name_len);
+}
+
+/* Sets a name, an endpoint or a host; false when it is too long. */
+bool segment_set_text(char *to, uint8_t *len, struct mcfs_slice from);
+
+/* "random" or "free_ratio_first"; false for anything else. */
+bool segment_strategy_parse(struct mcfs_slice name, enum segment_strategy *to);
 
 struct segments *segments_new(void);
 void segments_free(struct segments *s);
@@ -123,6 +134,12 @@ uint32_t segments_serial(struct segments *s, uint32_t number);
 
 /* The greatest number in use. */
 uint32_t segments_max(struct segments *s);
+
+/* Calls fn for each that is there, or for those of a name or an id (which; NULL: all), outside of
+ * all locks; returns how many that were.  To tell its largest free range, a segment's free ranges
+ * of that size are walked. */
+uint32_t segments_visit(struct segments *s, const struct mcfs_slice *which,
+                        void (*fn)(const struct segment_info *g, void *arg), void *arg);
 
 struct segments_sum {
     uint64_t capacity, used; /* bytes of those that are not gone */

@@ -21,13 +21,6 @@ static uint32_t owner_of(struct directory *d, const struct snap_segments *s, str
     return 0;
 }
 
-static void copy_text(char *to, uint8_t *len, struct mcfs_slice from)
-{
-    *len = (uint8_t)MCFS_MIN(from.len, SEGMENT_TEXT_MAX);
-    if (*len)
-        memcpy(to, from.data, *len);
-}
-
 /* The allocator's state with its arrays unpacked (the caller frees them); -1: of another form. */
 static int unpack_state(const struct snap_allocator *a, struct mcfs_alloc_state *out,
                         struct mcfs_error *err)
@@ -73,12 +66,10 @@ static int restore_segment(struct directory *d, const struct snap_segments *all,
     struct mcfs_alloc_state state;
     struct mcfs_error bad = MCFS_ERROR_INIT;
     bool fresh;
-    if (g->name.len > SEGMENT_TEXT_MAX || g->endpoint.len > SEGMENT_TEXT_MAX ||
-        g->host.len > SEGMENT_TEXT_MAX)
+    if (!segment_set_text(info.name, &info.name_len, g->name) ||
+        !segment_set_text(info.endpoint, &info.endpoint_len, g->endpoint) ||
+        !segment_set_text(info.host, &info.host_len, g->host))
         return mcfs_fail(err, MCFS_INVALID_PARAMS, "a name or an endpoint is too long");
-    copy_text(info.name, &info.name_len, g->name);
-    copy_text(info.endpoint, &info.endpoint_len, g->endpoint);
-    copy_text(info.host, &info.host_len, g->host);
     bool has_state = g->allocator && unpack_state(g->allocator, &state, &bad) == 0;
     if (g->allocator && !has_state)
         mcfs_warning("%s; its replicas are reserved one by one", bad.msg);
@@ -247,7 +238,7 @@ static void fill_names_and_clients(struct directory *d, struct encoding *e)
     uint32_t ids = 0;
     for (uint32_t i = 0; i < e->count; i++) {
         const struct segment_info *g = e->v[i].info;
-        struct mcfs_slice name = mcfs_slice(g->name, g->name_len);
+        struct mcfs_slice name = segment_name(g);
         bool seen = false, owned = g->node;
         for (uint32_t k = 0; k < e->name_count && !seen; k++)
             seen = mcfs_slice_eq(e->names[k], name);
@@ -274,7 +265,7 @@ static int fill_segment(struct encoding *e, uint32_t i, struct mcfs_error *err)
     const struct segment_info *g = e->v[i].info;
     const struct mcfs_alloc_state *s = e->v[i].state;
     struct snap_allocator *a = &e->allocators[i];
-    *a = (struct snap_allocator){.segment_name = mcfs_slice(g->name, g->name_len),
+    *a = (struct snap_allocator){.segment_name = segment_name(g),
                                  .segment_base = g->base,
                                  .total_bytes = g->size,
                                  .used_bytes = s->allocated_size,

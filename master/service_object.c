@@ -34,10 +34,10 @@ static void put_replica(struct master *m, struct mcfs_buf *b, const struct repli
     char id[MCFS_ID_TEXT_MAX] = "";
     if (memory && segments_get(directory_segments(m->directory), r->segment, r->serial, &segment))
         number = segment.node;
-    if (number)
+    if (number) {
         nodes_get(m->nodes, number, &node);
-    if (number)
         mcfs_id_format(directory_client_id(m->directory, number), id);
+    }
     mp_put_array(b, memory ? 10 : 8);
     mp_put_uint(b, r->id);
     mp_put_uint(b, r->type);
@@ -51,7 +51,7 @@ static void put_replica(struct master *m, struct mcfs_buf *b, const struct repli
         mp_put_cstr(b, node.endpoint);
     mp_put_bool(b, r->connected);
     if (memory) {
-        mp_put_str(b, mcfs_slice(segment.name, segment.name_len));
+        mp_put_str(b, segment_name(&segment));
         mp_put_uint(b, r->address);
     }
 }

@@ -19,15 +19,6 @@ static bool read_strategy(struct mp_reader *p, enum segment_strategy *to)
     return mp_read_str(p, &name) && segment_strategy_parse(name, to);
 }
 
-bool segment_strategy_parse(struct mcfs_slice name, enum segment_strategy *to)
-{
-    *to = SEGMENT_RANDOM;
-    if (mcfs_slice_eq(name, MCFS_SLICE_LITERAL("random")))
-        return true;
-    *to = SEGMENT_FREE_RATIO_FIRST;
-    return mcfs_slice_eq(name, MCFS_SLICE_LITERAL("free_ratio_first"));
-}
-
 bool read_memory_config(struct mp_reader *p, struct mcfs_slice name, struct memory_config *to)
 {
     if (mcfs_slice_eq(name, MCFS_SLICE_LITERAL("replica_num"))) {
@@ -72,7 +63,7 @@ int put_start_in_memory(struct master *m, const struct put_start *p, const struc
         segments_get(directory_segments(m->directory), put.replicas[i].range.segment, 0, &g);
         mp_put_array(result, 5);
         mp_put_uint(result, put.replicas[i].id);
-        mp_put_str(result, mcfs_slice(g.name, g.name_len));
+        mp_put_str(result, segment_name(&g));
         mp_put_str(result, mcfs_slice(g.endpoint, g.endpoint_len));
         mp_put_uint(result, put.replicas[i].range.address);
         mp_put_uint(result, put.replicas[i].range.size);
@@ -98,16 +89,6 @@ static int read_session(struct master *m, struct mcfs_rpc_request *r, uint64_t s
     return 0;
 }
 
-static bool read_text(struct mp_reader *p, char *to, uint8_t *len, struct mcfs_slice *full)
-{
-    if (!mp_read_raw(p, full))
-        return false;
-    *len = (uint8_t)MCFS_MIN(full->len, SEGMENT_TEXT_MAX);
-    if (*len)
-        memcpy(to, full->data, *len);
-    return true;
-}
-
 static void sweep(struct master *m, const char *what, const struct segment_info *g, uint64_t *gone)
 {
     *gone = directory_sweep_segments(m->directory);
@@ -122,12 +103,12 @@ int method_mount_segment(struct master *m, struct mcfs_rpc_request *r, struct mc
     struct mcfs_slice id, name, endpoint;
     uint64_t session, swept;
     bool gone;
-    if (!mp_read_uint(p, &session) || !mp_read_raw(p, &id) ||
-        !read_text(p, g.name, &g.name_len, &name) || !mp_read_uint(p, &g.base) ||
-        !mp_read_uint(p, &g.size) || !read_text(p, g.endpoint, &g.endpoint_len, &endpoint) ||
+    if (!mp_read_uint(p, &session) || !mp_read_raw(p, &id) || !mp_read_raw(p, &name) ||
+        !mp_read_uint(p, &g.base) || !mp_read_uint(p, &g.size) || !mp_read_raw(p, &endpoint) ||
         mcfs_id_parse(id, &g.id))
         return bad_params(r, err);
-    if (name.len > SEGMENT_TEXT_MAX || endpoint.len > SEGMENT_TEXT_MAX)
+    if (!segment_set_text(g.name, &g.name_len, name) ||
+        !segment_set_text(g.endpoint, &g.endpoint_len, endpoint))
         return mcfs_fail(err, MCFS_INVALID_PARAMS,
                          "a segment's name and endpoint have at most %d bytes", SEGMENT_TEXT_MAX);
     if (read_session(m, r, session, &g.node, err) ||
@@ -212,41 +193,36 @@ const char *segment_state_name(uint8_t state)
     }
 }
 
-static void put_segment(struct master *m, struct mcfs_buf *b, const struct segment_info *g)
+struct answer {
+    struct master *m;
+    struct mcfs_buf *to;
+};
+
+static void put_segment(const struct segment_info *g, void *arg)
 {
+    const struct answer *a = arg;
     char id[MCFS_ID_TEXT_MAX], node[MCFS_ID_TEXT_MAX] = "";
     if (g->node)
-        mcfs_id_format(directory_client_id(m->directory, g->node), node);
-    mp_put_array(b, 10);
-    mp_put_cstr(b, mcfs_id_format(g->id, id));
-    mp_put_str(b, mcfs_slice(g->name, g->name_len));
-    mp_put_cstr(b, node);
-    mp_put_str(b, mcfs_slice(g->endpoint, g->endpoint_len));
-    mp_put_uint(b, g->base);
-    mp_put_uint(b, g->size);
-    mp_put_uint(b, g->used);
-    mp_put_uint(b, g->largest_free);
-    mp_put_uint(b, g->ranges);
-    mp_put_cstr(b, segment_state_name(g->state));
+        mcfs_id_format(directory_client_id(a->m->directory, g->node), node);
+    mp_put_array(a->to, 10);
+    mp_put_cstr(a->to, mcfs_id_format(g->id, id));
+    mp_put_str(a->to, segment_name(g));
+    mp_put_cstr(a->to, node);
+    mp_put_str(a->to, mcfs_slice(g->endpoint, g->endpoint_len));
+    mp_put_uint(a->to, g->base);
+    mp_put_uint(a->to, g->size);
+    mp_put_uint(a->to, g->used);
+    mp_put_uint(a->to, g->largest_free);
+    mp_put_uint(a->to, g->ranges);
+    mp_put_cstr(a->to, segment_state_name(g->state));
 }
 
 /* Segments of a name or an id (NULL: all), as an array; returns how many. */
 static uint32_t put_segments(struct master *m, struct mcfs_buf *b, const struct mcfs_slice *which)
 {
-    struct segments *s = directory_segments(m->directory);
-    struct segment_info g;
-    struct mcfs_id id;
-    bool is_id = which && mcfs_id_parse(*which, &id) == 0;
-    uint32_t count = 0;
+    struct answer a = {m, b};
     size_t at = mp_begin_array(b);
-    for (uint32_t i = 1; i <= segments_max(s); i++) {
-        if (!segments_get(s, i, 0, &g) ||
-            (which && !mcfs_slice_eq(mcfs_slice(g.name, g.name_len), *which) &&
-             !(is_id && mcfs_id_eq(g.id, id))))
-            continue;
-        put_segment(m, b, &g);
-        count++;
-    }
+    uint32_t count = segments_visit(directory_segments(m->directory), which, put_segment, &a);
     mp_end_array(b, at, count);
     return count;
 }

@@ -20,9 +20,6 @@ struct memory_config {
 /* Reads the value of one such name; false for another name, or a value of another form. */
 bool read_memory_config(struct mp_reader *p, struct mcfs_slice name, struct memory_config *to);
 
-/* "random" or "free_ratio_first"; false for anything else. */
-bool segment_strategy_parse(struct mcfs_slice name, enum segment_strategy *to);
-
 /* PutStart of a put into memory, with its answer. */
 int put_start_in_memory(struct master *m, const struct put_start *p, const struct memory_config *c,
                         struct mcfs_buf *result, struct mcfs_error *err);

@@ -2,13 +2,6 @@
 #include "common/cleanup.h"
 #include "master/client/session.h"
 
-#include <stdio.h>
-
-static void copy_text(char *to, size_t cap, struct mcfs_slice from)
-{
-    snprintf(to, cap, "%.*s", MCFS_SLICE_ARG(from));
-}
-
 int mcfs_master_segments(struct mcfs_master *m,
                          void (*fn)(const struct mcfs_master_segment *segment, void *arg),
                          void *arg, struct mcfs_error *err)
@@ -30,11 +23,11 @@ int mcfs_master_segments(struct mcfs_master *m,
             !mp_read_uint(r, &g.largest_free) || !mp_read_uint(r, &g.ranges) ||
             !mp_read_raw(r, &state))
             return master_bad_answer("GetAllSegments", err);
-        copy_text(g.id, sizeof(g.id), id);
-        copy_text(g.name, sizeof(g.name), name);
-        copy_text(g.node_id, sizeof(g.node_id), node);
-        copy_text(g.endpoint, sizeof(g.endpoint), endpoint);
-        copy_text(g.state, sizeof(g.state), state);
+        master_copy_text(g.id, sizeof(g.id), id);
+        master_copy_text(g.name, sizeof(g.name), name);
+        master_copy_text(g.node_id, sizeof(g.node_id), node);
+        master_copy_text(g.endpoint, sizeof(g.endpoint), endpoint);
+        master_copy_text(g.state, sizeof(g.state), state);
         fn(&g, arg);
     }
     return 0;
