@@ -100,6 +100,7 @@ int session_node(struct master *m, uint64_t session, uint32_t *node, struct mcfs
 
 /* [mode, uid, gid, mtime_ns] without an array around it. */
 void put_attr(struct mcfs_buf *b, const struct mcfs_attr *attr);
+bool read_attr(struct mp_reader *p, struct mcfs_attr *attr);
 
 /* An object as the method table describes it. */
 void put_object(struct master *m, struct mcfs_buf *b, const struct object_view *v);

@@ -41,12 +41,10 @@ static bool read_item(struct mp_reader *p, struct mcfs_object *o, bool *leaving)
     uint32_t data_type, fields = 0;
     *o = (struct mcfs_object){0};
     *leaving = false;
-    bool ok =
-        mp_read_array(p, &fields) && (fields == 9 || fields == 10) && mp_read_raw(p, &o->tenant) &&
-        mp_read_raw(p, &o->key) && mp_read_uint(p, &o->version) && mp_read_uint(p, &o->size) &&
-        mp_read_u32_max(p, 07777, &o->attr.mode) && mp_read_u32_max(p, UINT32_MAX, &o->attr.uid) &&
-        mp_read_u32_max(p, UINT32_MAX, &o->attr.gid) && mp_read_int(p, &o->attr.mtime_ns) &&
-        mp_read_u32_max(p, 255, &data_type) && (fields == 9 || mp_read_bool(p, leaving));
+    bool ok = mp_read_array(p, &fields) && (fields == 9 || fields == 10) &&
+              mp_read_raw(p, &o->tenant) && mp_read_raw(p, &o->key) &&
+              mp_read_uint(p, &o->version) && mp_read_uint(p, &o->size) && read_attr(p, &o->attr) &&
+              mp_read_u32_max(p, 255, &data_type) && (fields == 9 || mp_read_bool(p, leaving));
     o->data_type = ok ? (uint8_t)data_type : 0;
     return ok;
 }

@@ -19,7 +19,7 @@ void put_attr(struct mcfs_buf *b, const struct mcfs_attr *attr)
     mp_put_int(b, attr->mtime_ns);
 }
 
-static bool read_attr(struct mp_reader *p, struct mcfs_attr *attr)
+bool read_attr(struct mp_reader *p, struct mcfs_attr *attr)
 {
     return mp_read_u32_max(p, 07777, &attr->mode) && mp_read_u32_max(p, UINT32_MAX, &attr->uid) &&
            mp_read_u32_max(p, UINT32_MAX, &attr->gid) && mp_read_int(p, &attr->mtime_ns);

@@ -3,14 +3,6 @@
 #include "common/cleanup.h"
 #include "master/client/session.h"
 
-static void put_attr(struct mcfs_buf *b, const struct mcfs_attr *attr)
-{
-    mp_put_uint(b, attr->mode & 07777);
-    mp_put_uint(b, attr->uid);
-    mp_put_uint(b, attr->gid);
-    mp_put_int(b, attr->mtime_ns);
-}
-
 int mcfs_master_put_start(struct mcfs_master *m, struct mcfs_slice tenant, struct mcfs_slice key,
                           uint64_t size, bool replace, uint64_t *version,
                           const struct mcfs_cancel *cancel, struct mcfs_error *err)
@@ -38,7 +30,7 @@ int mcfs_master_put_end(struct mcfs_master *m, const struct mcfs_master_put_end 
     mp_put_str(&p, e->key);
     mp_put_uint(&p, e->version);
     mp_put_uint(&p, e->size);
-    put_attr(&p, &e->attr);
+    master_put_attr(&p, &e->attr);
     mp_put_uint(&p, e->data_type);
     mp_put_bool(&p, e->no_replace);
     if (e->from_version)
@@ -122,7 +114,7 @@ int mcfs_master_set_attr(struct mcfs_master *m, struct mcfs_slice tenant, struct
     mp_put_str(&p, key);
     mp_put_uint(&p, version);
     mp_put_uint(&p, valid);
-    put_attr(&p, attr);
+    master_put_attr(&p, attr);
     if (master_call(m, "SetAttr", true, 8, &p, &reply, cancel, err))
         return -1;
     if (!mp_read_array_of(&reply.result, 4) || !master_read_attr(&reply.result, attr))

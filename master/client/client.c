@@ -131,6 +131,14 @@ bool master_read_attr(struct mp_reader *p, struct mcfs_attr *attr)
            mp_read_u32_max(p, UINT32_MAX, &attr->gid) && mp_read_int(p, &attr->mtime_ns);
 }
 
+void master_put_attr(struct mcfs_buf *b, const struct mcfs_attr *attr)
+{
+    mp_put_uint(b, attr->mode & 07777);
+    mp_put_uint(b, attr->uid);
+    mp_put_uint(b, attr->gid);
+    mp_put_int(b, attr->mtime_ns);
+}
+
 static bool read_replica(struct mp_reader *p, struct mcfs_master_replica *r)
 {
     struct mcfs_slice id, name, endpoint;

@@ -213,10 +213,7 @@ static bool inventory_emit(const struct mcfs_object *o, void *arg)
     mp_put_str(b, o->key);
     mp_put_uint(b, o->version);
     mp_put_uint(b, o->size);
-    mp_put_uint(b, o->attr.mode & 07777);
-    mp_put_uint(b, o->attr.uid);
-    mp_put_uint(b, o->attr.gid);
-    mp_put_int(b, o->attr.mtime_ns);
+    master_put_attr(b, &o->attr);
     mp_put_uint(b, o->data_type);
     if (leaving)
         mp_put_bool(b, true);

@@ -46,8 +46,9 @@ int master_bad_answer(const char *method, struct mcfs_error *err);
 /* Copies as much of a text as fits, and ends it with NUL. */
 void master_copy_text(char *to, size_t cap, struct mcfs_slice from);
 
-/* mode, uid, gid and mtime, as they stand in results. */
+/* mode, uid, gid and mtime, as they stand in results and parameters. */
 bool master_read_attr(struct mp_reader *p, struct mcfs_attr *attr);
+void master_put_attr(struct mcfs_buf *b, const struct mcfs_attr *attr);
 
 /* An object as the method table describes it. */
 bool master_read_object(struct mp_reader *p, struct mcfs_master_object *o);
