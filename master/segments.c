@@ -461,10 +461,9 @@ bool segments_peek(struct segments *s, uint32_t number, struct segment_peek *out
 /* ---- restoring ---- */
 
 int segments_restore(struct segments *s, const struct segment_info *info,
-                     const struct mcfs_alloc_state *state, bool *fresh, struct mcfs_error *err)
+                     const struct mcfs_alloc_state *state, struct mcfs_error *err)
 {
     struct mcfs_error bad = MCFS_ERROR_INIT;
-    *fresh = false;
     if (check_place(info, err))
         return -1;
     struct mcfs_offset_allocator *a = NULL;
@@ -476,7 +475,6 @@ int segments_restore(struct segments *s, const struct segment_info *info,
         if (state)
             mcfs_warning("segment %.*s: %s; replicas are reserved one by one", info->name_len,
                          info->name, bad.msg);
-        *fresh = true;
         a = mcfs_offset_allocator_new(info->base, info->size, SEGMENT_UNIT_BITS, 0, err);
     }
     uint32_t nodes = a ? mcfs_offset_allocator_state(a)->current_capacity : 0;

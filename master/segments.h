@@ -156,9 +156,9 @@ double segments_use(struct segments *s);
 
 /* Adds an awaited segment of a snapshot; state: as its allocator was, or NULL (all is free).
  * INVALID_PARAMS when its figures contradict themselves; a state that does is replaced by an empty
- * one, and *fresh is set. */
+ * one. */
 int segments_restore(struct segments *s, const struct segment_info *info,
-                     const struct mcfs_alloc_state *state, bool *fresh, struct mcfs_error *err);
+                     const struct mcfs_alloc_state *state, struct mcfs_error *err);
 
 /* The range of a restored replica: the allocated one that it names (node), or one that is free;
  * false when it is somebody else's or no range of the segment. */

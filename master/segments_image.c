@@ -21,40 +21,6 @@ static uint32_t owner_of(struct directory *d, const struct snap_segments *s, str
     return 0;
 }
 
-/* The allocator's state with its arrays unpacked (the caller frees them); -1: of another form. */
-static int unpack_state(const struct snap_allocator *a, struct mcfs_alloc_state *out,
-                        struct mcfs_error *err)
-{
-    _cleanup_free_ struct snap_alloc_node *nodes = NULL;
-    *out = (struct mcfs_alloc_state){.base = a->base,
-                                     .multiplier_bits = a->multiplier_bits,
-                                     .capacity = a->capacity,
-                                     .allocated_size = a->allocated_size,
-                                     .allocated_count = a->allocated_count,
-                                     .size = a->size,
-                                     .current_capacity = a->current_capacity,
-                                     .max_capacity = a->max_capacity,
-                                     .free_storage = a->free_storage,
-                                     .used_bins_top = a->used_bins_top,
-                                     .free_offset = a->free_offset};
-    memcpy(out->used_bins, a->used_bins, sizeof(out->used_bins));
-    memcpy(out->bin_heads, a->bin_heads, sizeof(out->bin_heads));
-    if (snap_allocator_unpack(a, &nodes, &out->free_nodes, err))
-        return -1;
-    size_t n = a->current_capacity;
-    out->nodes = calloc(n ? n : 1, sizeof(*out->nodes));
-    if (!out->nodes) {
-        free(out->free_nodes);
-        out->free_nodes = NULL;
-        return mcfs_fail_errno(err, ENOMEM, "segments");
-    }
-    for (size_t i = 0; i < n; i++)
-        out->nodes[i] = (struct mcfs_alloc_node){
-            nodes[i].data_offset,    nodes[i].data_size,      nodes[i].bin_prev, nodes[i].bin_next,
-            nodes[i].neighbour_prev, nodes[i].neighbour_next, nodes[i].used};
-    return 0;
-}
-
 static int restore_segment(struct directory *d, const struct snap_segments *all,
                            const struct snap_segment *g, struct mcfs_error *err)
 {
@@ -65,15 +31,18 @@ static int restore_segment(struct directory *d, const struct snap_segments *all,
                                 .state = g->status == STATUS_OK ? SEGMENT_OK : SEGMENT_DRAINING};
     struct mcfs_alloc_state state;
     struct mcfs_error bad = MCFS_ERROR_INIT;
-    bool fresh;
     if (!segment_set_text(info.name, &info.name_len, g->name) ||
         !segment_set_text(info.endpoint, &info.endpoint_len, g->endpoint) ||
         !segment_set_text(info.host, &info.host_len, g->host))
         return mcfs_fail(err, MCFS_INVALID_PARAMS, "a name or an endpoint is too long");
-    bool has_state = g->allocator && unpack_state(g->allocator, &state, &bad) == 0;
-    if (g->allocator && !has_state)
-        mcfs_warning("%s; its replicas are reserved one by one", bad.msg);
-    int rc = segments_restore(d->segments, &info, has_state ? &state : NULL, &fresh, err);
+    bool has_state = false;
+    if (g->allocator) {
+        state = g->allocator->state;
+        has_state = !snap_allocator_unpack(g->allocator, &state.nodes, &state.free_nodes, &bad);
+        if (!has_state)
+            mcfs_warning("%s; its replicas are reserved one by one", bad.msg);
+    }
+    int rc = segments_restore(d->segments, &info, has_state ? &state : NULL, err);
     if (has_state) {
         free(state.nodes);
         free(state.free_nodes);
@@ -263,38 +232,14 @@ static void fill_names_and_clients(struct directory *d, struct encoding *e)
 static int fill_segment(struct encoding *e, uint32_t i, struct mcfs_error *err)
 {
     const struct segment_info *g = e->v[i].info;
-    const struct mcfs_alloc_state *s = e->v[i].state;
+    const struct mcfs_alloc_state *state = e->v[i].state;
     struct snap_allocator *a = &e->allocators[i];
     *a = (struct snap_allocator){.segment_name = segment_name(g),
                                  .segment_base = g->base,
                                  .total_bytes = g->size,
-                                 .used_bytes = s->allocated_size,
+                                 .used_bytes = state->allocated_size,
                                  .endpoint = mcfs_slice(g->endpoint, g->endpoint_len),
-                                 .base = s->base,
-                                 .multiplier_bits = s->multiplier_bits,
-                                 .capacity = s->capacity,
-                                 .allocated_size = s->allocated_size,
-                                 .allocated_count = s->allocated_count,
-                                 .size = s->size,
-                                 .current_capacity = s->current_capacity,
-                                 .max_capacity = s->max_capacity,
-                                 .free_storage = s->free_storage,
-                                 .used_bins_top = s->used_bins_top,
-                                 .free_offset = s->free_offset};
-    memcpy(a->used_bins, s->used_bins, sizeof(a->used_bins));
-    memcpy(a->bin_heads, s->bin_heads, sizeof(a->bin_heads));
-    size_t n = s->current_capacity;
-    _cleanup_free_ struct snap_alloc_node *nodes = calloc(n ? n : 1, sizeof(*nodes));
-    if (!nodes)
-        return mcfs_fail_errno(err, ENOMEM, "segments");
-    for (size_t k = 0; k < n; k++)
-        nodes[k] = (struct snap_alloc_node){.data_offset = s->nodes[k].data_offset,
-                                            .data_size = s->nodes[k].data_size,
-                                            .bin_prev = s->nodes[k].bin_prev,
-                                            .bin_next = s->nodes[k].bin_next,
-                                            .neighbour_prev = s->nodes[k].neighbour_prev,
-                                            .neighbour_next = s->nodes[k].neighbour_next,
-                                            .used = s->nodes[k].used};
+                                 .state = *state};
     e->segments[i] =
         (struct snap_segment){.id = g->id,
                               .name = a->segment_name,
@@ -304,7 +249,7 @@ static int fill_segment(struct encoding *e, uint32_t i, struct mcfs_error *err)
                               .status = g->state == SEGMENT_DRAINING ? STATUS_DRAINING : STATUS_OK,
                               .allocator = a,
                               .host = mcfs_slice(g->host, g->host_len)};
-    return snap_allocator_pack(a, nodes, s->free_nodes, &e->packed[i], err);
+    return snap_allocator_pack(a, state->nodes, state->free_nodes, &e->packed[i], err);
 }
 
 static int fill(struct directory *d, struct encoding *e, struct mcfs_error *err)

@@ -45,7 +45,7 @@ static int unpack(const struct snap_allocator *a, struct mcfs_slice packed, size
     struct mcfs_error bad = MCFS_ERROR_INIT;
     if (!frame_of(packed, &copy, &frame))
         return corrupt(a, what, err);
-    if (frame_unpack_exact(frame, (uint64_t)a->current_capacity * record, out, &bad)) {
+    if (frame_unpack_exact(frame, (uint64_t)a->state.current_capacity * record, out, &bad)) {
         corrupt(a, what, err);
         return mcfs_error_prefix(err, "%s", bad.msg);
     }
@@ -53,11 +53,11 @@ static int unpack(const struct snap_allocator *a, struct mcfs_slice packed, size
 }
 
 static int read_nodes(const struct snap_allocator *a, struct mcfs_slice content,
-                      struct snap_alloc_node *nodes, struct mcfs_error *err)
+                      struct mcfs_alloc_node *nodes, struct mcfs_error *err)
 {
     struct mcfs_cursor c = mcfs_cursor(content.data, content.len);
-    for (uint32_t i = 0; i < a->current_capacity; i++) {
-        struct snap_alloc_node *n = &nodes[i];
+    for (uint32_t i = 0; i < a->state.current_capacity; i++) {
+        struct mcfs_alloc_node *n = &nodes[i];
         n->used = mcfs_cursor_u8(&c) != 0;
         n->data_offset = mcfs_cursor_u32(&c);
         n->data_size = mcfs_cursor_u32(&c);
@@ -76,7 +76,7 @@ static int read_free(const struct snap_allocator *a, struct mcfs_slice content, 
                      struct mcfs_error *err)
 {
     struct mcfs_cursor c = mcfs_cursor(content.data, content.len);
-    for (uint32_t i = 0; i < a->current_capacity; i++) {
+    for (uint32_t i = 0; i < a->state.current_capacity; i++) {
         slots[i] = mcfs_cursor_u32(&c);
         if (!is_node_or_none(a, slots[i]))
             return corrupt(a, "a free node", err);
@@ -84,19 +84,19 @@ static int read_free(const struct snap_allocator *a, struct mcfs_slice content, 
     return c.failed ? corrupt(a, "free nodes", err) : 0;
 }
 
-int snap_allocator_unpack(const struct snap_allocator *a, struct snap_alloc_node **nodes,
+int snap_allocator_unpack(const struct snap_allocator *a, struct mcfs_alloc_node **nodes,
                           uint32_t **free_nodes, struct mcfs_error *err)
 {
     _cleanup_buf_ struct mcfs_buf node_bytes = MCFS_BUF_INIT, free_bytes = MCFS_BUF_INIT;
     *nodes = NULL;
     *free_nodes = NULL;
-    if (a->current_capacity > ALLOCATOR_NODES_MAX)
+    if (a->state.current_capacity > MCFS_ALLOC_NODES_MAX)
         return corrupt(a, "the capacity", err);
     if (unpack(a, a->packed_nodes, NODE_BYTES, "nodes", &node_bytes, err) ||
         unpack(a, a->packed_free, FREE_BYTES, "free nodes", &free_bytes, err))
         return -1;
-    size_t n = a->current_capacity ? a->current_capacity : 1;
-    _cleanup_free_ struct snap_alloc_node *v = calloc(n, sizeof(*v));
+    size_t n = a->state.current_capacity ? a->state.current_capacity : 1;
+    _cleanup_free_ struct mcfs_alloc_node *v = calloc(n, sizeof(*v));
     _cleanup_free_ uint32_t *slots = calloc(n, sizeof(*slots));
     if (!v || !slots)
         return mcfs_fail_errno(err, ENOMEM, "segments");
@@ -122,14 +122,14 @@ static int put_bin(struct mcfs_slice content, struct mcfs_buf *out, struct mcfs_
     return 0;
 }
 
-int snap_allocator_pack(struct snap_allocator *a, const struct snap_alloc_node *nodes,
+int snap_allocator_pack(struct snap_allocator *a, const struct mcfs_alloc_node *nodes,
                         const uint32_t *free_nodes, struct mcfs_buf *out, struct mcfs_error *err)
 {
     _cleanup_buf_ struct mcfs_buf bytes = MCFS_BUF_INIT;
-    if (a->current_capacity > ALLOCATOR_NODES_MAX)
+    if (a->state.current_capacity > MCFS_ALLOC_NODES_MAX)
         return corrupt(a, "the capacity", err);
-    for (uint32_t i = 0; i < a->current_capacity; i++) {
-        const struct snap_alloc_node *n = &nodes[i];
+    for (uint32_t i = 0; i < a->state.current_capacity; i++) {
+        const struct mcfs_alloc_node *n = &nodes[i];
         uint8_t used = n->used;
         mcfs_buf_append(&bytes, &used, 1);
         put_u32(&bytes, n->data_offset);
@@ -143,7 +143,7 @@ int snap_allocator_pack(struct snap_allocator *a, const struct snap_alloc_node *
     if (!bytes.failed && put_bin(mcfs_slice(bytes.data, bytes.len), out, err))
         return -1;
     size_t middle = out->len;
-    if (put_bin(mcfs_slice(free_nodes, (size_t)a->current_capacity * FREE_BYTES), out, err))
+    if (put_bin(mcfs_slice(free_nodes, (size_t)a->state.current_capacity * FREE_BYTES), out, err))
         return -1;
     if (bytes.failed || out->failed)
         return mcfs_fail_errno(err, ENOMEM, "segments");

@@ -4,11 +4,11 @@
 
 #include "snapshot/snapshot.h"
 
-#define ALLOCATOR_NODES_MAX (1u << 24)
+#define MCFS_ALLOC_NODES_MAX (1u << 24)
 
 static inline bool is_node_or_none(const struct snap_allocator *a, uint32_t index)
 {
-    return index < a->current_capacity || index == SNAP_NO_NODE;
+    return index < a->state.current_capacity || index == MCFS_ALLOC_NONE;
 }
 
 #endif

@@ -87,27 +87,27 @@ static bool read_packed(struct mp_reader *p, struct mcfs_slice *v)
 static bool read_core(struct mp_reader *p, struct snap_allocator *a)
 {
     uint32_t v;
-    if (!mp_read_array_of(p, 10) || !mp_read_u32_max(p, UINT32_MAX, &a->size) ||
-        !mp_read_u32_max(p, ALLOCATOR_NODES_MAX, &a->current_capacity) ||
-        !mp_read_u32_max(p, ALLOCATOR_NODES_MAX, &a->max_capacity) ||
-        !mp_read_u32_max(p, UINT32_MAX, &a->free_storage) ||
-        !mp_read_u32_max(p, UINT32_MAX, &a->used_bins_top) ||
-        !mp_read_array_of(p, MCFS_ARRAY_SIZE(a->used_bins)) ||
-        a->current_capacity > a->max_capacity)
+    if (!mp_read_array_of(p, 10) || !mp_read_u32_max(p, UINT32_MAX, &a->state.size) ||
+        !mp_read_u32_max(p, MCFS_ALLOC_NODES_MAX, &a->state.current_capacity) ||
+        !mp_read_u32_max(p, MCFS_ALLOC_NODES_MAX, &a->state.max_capacity) ||
+        !mp_read_u32_max(p, UINT32_MAX, &a->state.free_storage) ||
+        !mp_read_u32_max(p, UINT32_MAX, &a->state.used_bins_top) ||
+        !mp_read_array_of(p, MCFS_ARRAY_SIZE(a->state.used_bins)) ||
+        a->state.current_capacity > a->state.max_capacity)
         return false;
-    for (size_t i = 0; i < MCFS_ARRAY_SIZE(a->used_bins); i++) {
+    for (size_t i = 0; i < MCFS_ARRAY_SIZE(a->state.used_bins); i++) {
         if (!mp_read_u32_max(p, UINT8_MAX, &v))
             return false;
-        a->used_bins[i] = (uint8_t)v;
+        a->state.used_bins[i] = (uint8_t)v;
     }
-    if (!mp_read_array_of(p, MCFS_ARRAY_SIZE(a->bin_heads)))
+    if (!mp_read_array_of(p, MCFS_ARRAY_SIZE(a->state.bin_heads)))
         return false;
-    for (size_t i = 0; i < MCFS_ARRAY_SIZE(a->bin_heads); i++)
-        if (!mp_read_u32_max(p, UINT32_MAX, &a->bin_heads[i]) ||
-            !is_node_or_none(a, a->bin_heads[i]))
+    for (size_t i = 0; i < MCFS_ARRAY_SIZE(a->state.bin_heads); i++)
+        if (!mp_read_u32_max(p, UINT32_MAX, &a->state.bin_heads[i]) ||
+            !is_node_or_none(a, a->state.bin_heads[i]))
             return false;
     return read_packed(p, &a->packed_nodes) && read_packed(p, &a->packed_free) &&
-           mp_read_u32_max(p, a->current_capacity, &a->free_offset);
+           mp_read_u32_max(p, a->state.current_capacity, &a->state.free_offset);
 }
 
 static bool read_allocator(struct mp_reader *p, struct snap_allocator *a)
@@ -115,10 +115,11 @@ static bool read_allocator(struct mp_reader *p, struct snap_allocator *a)
     return mp_read_array_of(p, 6) && mp_read_raw(p, &a->segment_name) &&
            mp_read_uint(p, &a->segment_base) && mp_read_uint(p, &a->total_bytes) &&
            mp_read_uint(p, &a->used_bytes) && mp_read_raw(p, &a->endpoint) &&
-           mp_read_array_of(p, 6) && mp_read_uint(p, &a->base) &&
-           mp_read_uint(p, &a->multiplier_bits) && a->multiplier_bits <= MULTIPLIER_BITS_MAX &&
-           mp_read_uint(p, &a->capacity) && mp_read_uint(p, &a->allocated_size) &&
-           mp_read_uint(p, &a->allocated_count) && read_core(p, a);
+           mp_read_array_of(p, 6) && mp_read_uint(p, &a->state.base) &&
+           mp_read_uint(p, &a->state.multiplier_bits) &&
+           a->state.multiplier_bits <= MULTIPLIER_BITS_MAX && mp_read_uint(p, &a->state.capacity) &&
+           mp_read_uint(p, &a->state.allocated_size) &&
+           mp_read_uint(p, &a->state.allocated_count) && read_core(p, a);
 }
 
 /* ---- maps ---- */

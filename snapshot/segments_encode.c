@@ -15,20 +15,20 @@ static void put_id(struct mcfs_buf *b, struct mcfs_id id)
 static void put_core(struct mcfs_buf *b, const struct snap_allocator *a)
 {
     mp_put_array(b, 10);
-    mp_put_uint(b, a->size);
-    mp_put_uint(b, a->current_capacity);
-    mp_put_uint(b, a->max_capacity);
-    mp_put_uint(b, a->free_storage);
-    mp_put_uint(b, a->used_bins_top);
-    mp_put_array(b, MCFS_ARRAY_SIZE(a->used_bins));
-    for (size_t i = 0; i < MCFS_ARRAY_SIZE(a->used_bins); i++)
-        mp_put_uint(b, a->used_bins[i]);
-    mp_put_array(b, MCFS_ARRAY_SIZE(a->bin_heads));
-    for (size_t i = 0; i < MCFS_ARRAY_SIZE(a->bin_heads); i++)
-        mp_put_uint(b, a->bin_heads[i]);
+    mp_put_uint(b, a->state.size);
+    mp_put_uint(b, a->state.current_capacity);
+    mp_put_uint(b, a->state.max_capacity);
+    mp_put_uint(b, a->state.free_storage);
+    mp_put_uint(b, a->state.used_bins_top);
+    mp_put_array(b, MCFS_ARRAY_SIZE(a->state.used_bins));
+    for (size_t i = 0; i < MCFS_ARRAY_SIZE(a->state.used_bins); i++)
+        mp_put_uint(b, a->state.used_bins[i]);
+    mp_put_array(b, MCFS_ARRAY_SIZE(a->state.bin_heads));
+    for (size_t i = 0; i < MCFS_ARRAY_SIZE(a->state.bin_heads); i++)
+        mp_put_uint(b, a->state.bin_heads[i]);
     mcfs_buf_append(b, a->packed_nodes.data, a->packed_nodes.len);
     mcfs_buf_append(b, a->packed_free.data, a->packed_free.len);
-    mp_put_uint(b, a->free_offset);
+    mp_put_uint(b, a->state.free_offset);
 }
 
 static void put_allocator(struct mcfs_buf *b, const struct snap_allocator *a)
@@ -40,11 +40,11 @@ static void put_allocator(struct mcfs_buf *b, const struct snap_allocator *a)
     mp_put_uint(b, a->used_bytes);
     mp_put_str(b, a->endpoint);
     mp_put_array(b, 6);
-    mp_put_uint(b, a->base);
-    mp_put_uint(b, a->multiplier_bits);
-    mp_put_uint(b, a->capacity);
-    mp_put_uint(b, a->allocated_size);
-    mp_put_uint(b, a->allocated_count);
+    mp_put_uint(b, a->state.base);
+    mp_put_uint(b, a->state.multiplier_bits);
+    mp_put_uint(b, a->state.capacity);
+    mp_put_uint(b, a->state.allocated_size);
+    mp_put_uint(b, a->state.allocated_count);
     put_core(b, a);
 }
 

@@ -21,6 +21,7 @@
  */
 
 #include "common/buf.h"
+#include "common/offset_allocator.h"
 #include <mooncakefs/error.h>
 #include <mooncakefs/object.h>
 #include <mooncakefs/object_store.h>
@@ -98,22 +99,12 @@ void snap_discarded_encode(const struct snap_discarded *list, uint32_t count, st
 
 /* ---- the image: segments ---- */
 
-struct snap_alloc_node {
-    uint32_t data_offset, data_size, bin_prev, bin_next, neighbour_prev, neighbour_next;
-    bool used;
-};
-#define SNAP_NO_NODE UINT32_MAX
-
 /* State of an offset allocator.  Its two large arrays stay packed until they are asked for. */
 struct snap_allocator {
     struct mcfs_slice segment_name;
     uint64_t segment_base, total_bytes, used_bytes;
     struct mcfs_slice endpoint;
-    uint64_t base, multiplier_bits, capacity, allocated_size, allocated_count;
-    uint32_t size, current_capacity, max_capacity, free_storage, used_bins_top;
-    uint8_t used_bins[32];
-    uint32_t bin_heads[256]; /* node or SNAP_NO_NODE */
-    uint32_t free_offset;
+    struct mcfs_alloc_state state;               /* without nodes and free_nodes */
     struct mcfs_slice packed_nodes, packed_free; /* as MessagePack values */
 };
 
@@ -166,11 +157,11 @@ int snap_segments_encode(const struct snap_segments *s, struct mcfs_buf *out,
 
 /* Unpacks an allocator's current_capacity nodes and as many free slots, with every index checked;
  * the caller frees both. */
-int snap_allocator_unpack(const struct snap_allocator *a, struct snap_alloc_node **nodes,
+int snap_allocator_unpack(const struct snap_allocator *a, struct mcfs_alloc_node **nodes,
                           uint32_t **free_nodes, struct mcfs_error *err);
 /* Packs them into out, an empty buffer of this allocator's own, and makes packed_nodes and
  * packed_free point into it. */
-int snap_allocator_pack(struct snap_allocator *a, const struct snap_alloc_node *nodes,
+int snap_allocator_pack(struct snap_allocator *a, const struct mcfs_alloc_node *nodes,
                         const uint32_t *free_nodes, struct mcfs_buf *out, struct mcfs_error *err);
 
 /* ---- the image: tasks ---- */

@@ -106,7 +106,7 @@ static int check_segments(struct snap_reader *r, struct mcfs_error *err)
     struct snap_segments *s = snap_segments_decode(mcfs_slice(content.data, content.len), err);
     int rc = s ? 0 : -1;
     for (uint32_t i = 0; rc == 0 && i < s->segment_count; i++) {
-        struct snap_alloc_node *nodes;
+        struct mcfs_alloc_node *nodes;
         uint32_t *free_nodes;
         if (!s->segments[i].allocator)
             continue;

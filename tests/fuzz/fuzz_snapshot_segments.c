@@ -20,9 +20,10 @@ static void segments(struct mcfs_slice in)
     if (!s)
         return;
     for (uint32_t i = 0; i < s->segment_count; i++) {
-        struct snap_alloc_node *nodes;
+        struct mcfs_alloc_node *nodes;
         uint32_t *free_nodes;
-        if (!s->segments[i].allocator || s->segments[i].allocator->current_capacity > 1u << 16)
+        if (!s->segments[i].allocator ||
+            s->segments[i].allocator->state.current_capacity > 1u << 16)
             continue;
         snap_allocator_unpack(s->segments[i].allocator, &nodes, &free_nodes, &err);
         free(nodes);

@@ -400,21 +400,21 @@ Test(snapshot_forms, every_kind_of_replica_goes_round)
 
 /* ---- segments ---- */
 
-static struct snap_allocator small_allocator(struct snap_alloc_node nodes[4],
+static struct snap_allocator small_allocator(struct mcfs_alloc_node nodes[4],
                                              uint32_t free_nodes[4])
 {
     struct snap_allocator a = {.segment_name = TEXT("s"),
                                .total_bytes = 1 << 20,
                                .endpoint = TEXT("e"),
-                               .capacity = 1 << 20,
-                               .size = 1 << 20,
-                               .current_capacity = 4,
-                               .max_capacity = 8,
-                               .free_offset = 1};
+                               .state = {.capacity = 1 << 20,
+                                         .size = 1 << 20,
+                                         .current_capacity = 4,
+                                         .max_capacity = 8,
+                                         .free_offset = 1}};
     for (uint32_t i = 0; i < 256; i++)
-        a.bin_heads[i] = SNAP_NO_NODE;
+        a.state.bin_heads[i] = MCFS_ALLOC_NONE;
     for (uint32_t i = 0; i < 4; i++) {
-        nodes[i] = (struct snap_alloc_node){i, i, SNAP_NO_NODE, 3, 0, SNAP_NO_NODE, i == 0};
+        nodes[i] = (struct mcfs_alloc_node){i, i, MCFS_ALLOC_NONE, 3, 0, MCFS_ALLOC_NONE, i == 0};
         free_nodes[i] = i;
     }
     return a;
@@ -422,7 +422,7 @@ static struct snap_allocator small_allocator(struct snap_alloc_node nodes[4],
 
 Test(snapshot_forms, an_older_allocator_is_an_array_of_small_integers)
 {
-    struct snap_alloc_node nodes[4], *nodes2;
+    struct mcfs_alloc_node nodes[4], *nodes2;
     uint32_t free_nodes[4], *free2;
     struct mcfs_buf packed = MCFS_BUF_INIT, older = MCFS_BUF_INIT;
     struct snap_allocator a = small_allocator(nodes, free_nodes);
@@ -444,7 +444,7 @@ Test(snapshot_forms, an_older_allocator_is_an_array_of_small_integers)
 
 Test(snapshot_forms, allocators_with_impossible_indexes)
 {
-    struct snap_alloc_node nodes[4], *nodes2;
+    struct mcfs_alloc_node nodes[4], *nodes2;
     uint32_t free_nodes[4], *free2;
     for (int which = 0; which < 4; which++) {
         struct mcfs_buf packed = MCFS_BUF_INIT;
@@ -457,7 +457,7 @@ Test(snapshot_forms, allocators_with_impossible_indexes)
             free_nodes[0] = 4;
         cr_assert_eq(snap_allocator_pack(&a, nodes, free_nodes, &packed, &err), 0);
         if (which == 3)
-            a.current_capacity = 5;
+            a.state.current_capacity = 5;
         cr_assert_eq(snap_allocator_unpack(&a, &nodes2, &free2, &err), -1);
         cr_assert(nodes2 == NULL && free2 == NULL && err.msg[0]);
         mcfs_buf_free(&packed);
@@ -466,22 +466,22 @@ Test(snapshot_forms, allocators_with_impossible_indexes)
 
 Test(snapshot_forms, segments_out_of_bounds)
 {
-    struct snap_alloc_node nodes[4];
+    struct mcfs_alloc_node nodes[4];
     uint32_t free_nodes[4];
     for (int which = 0; which < 6; which++) {
         struct mcfs_buf packed = MCFS_BUF_INIT, content = MCFS_BUF_INIT;
         struct snap_allocator a = small_allocator(nodes, free_nodes);
         cr_assert_eq(snap_allocator_pack(&a, nodes, free_nodes, &packed, &err), 0);
         if (which == 1)
-            a.multiplier_bits = 32;
+            a.state.multiplier_bits = 32;
         else if (which == 2)
-            a.free_offset = 5;
+            a.state.free_offset = 5;
         else if (which == 3)
-            a.max_capacity = (1 << 24) + 1;
+            a.state.max_capacity = (1 << 24) + 1;
         else if (which == 4)
-            a.bin_heads[255] = 4;
+            a.state.bin_heads[255] = 4;
         else if (which == 5)
-            a.max_capacity = 3;
+            a.state.max_capacity = 3;
         struct mcfs_id ids[] = {{1, 1}, {1, 2}};
         struct mcfs_slice name = TEXT("s");
         struct snap_segment s[] = {{.id = ids[0], .name = name, .status = 1, .allocator = &a},

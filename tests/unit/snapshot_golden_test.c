@@ -259,26 +259,26 @@ Test(snapshot_golden, discarded_replicas)
 /* ---- segments ---- */
 
 /* The allocator's free lists and neighbours hang together as the offset allocator keeps them. */
-static void check_allocator(const struct snap_allocator *a, struct snap_alloc_node *nodes,
+static void check_allocator(const struct snap_allocator *a, struct mcfs_alloc_node *nodes,
                             uint32_t *free_nodes)
 {
     uint64_t used_count = 0, used_size = 0, free_storage = 0;
     for (uint32_t bin = 0; bin < 256; bin++) {
-        bool any = a->used_bins[bin >> 3] >> (bin & 7) & 1;
-        cr_assert_eq(any, a->bin_heads[bin] != SNAP_NO_NODE);
-        for (uint32_t i = a->bin_heads[bin]; i != SNAP_NO_NODE; i = nodes[i].bin_next) {
+        bool any = a->state.used_bins[bin >> 3] >> (bin & 7) & 1;
+        cr_assert_eq(any, a->state.bin_heads[bin] != MCFS_ALLOC_NONE);
+        for (uint32_t i = a->state.bin_heads[bin]; i != MCFS_ALLOC_NONE; i = nodes[i].bin_next) {
             cr_assert_not(nodes[i].used);
             free_storage += nodes[i].data_size;
         }
     }
-    cr_assert_eq(free_storage, a->free_storage);
-    for (uint32_t i = 0; i < a->current_capacity; i++) {
+    cr_assert_eq(free_storage, a->state.free_storage);
+    for (uint32_t i = 0; i < a->state.current_capacity; i++) {
         used_count += nodes[i].used;
         used_size += nodes[i].used ? nodes[i].data_size : 0;
-        cr_assert(i < a->free_offset || free_nodes[i] != SNAP_NO_NODE);
+        cr_assert(i < a->state.free_offset || free_nodes[i] != MCFS_ALLOC_NONE);
     }
-    cr_assert_eq(used_count, a->allocated_count);
-    cr_assert_geq(used_size << a->multiplier_bits, a->allocated_size);
+    cr_assert_eq(used_count, a->state.allocated_count);
+    cr_assert_geq(used_size << a->state.multiplier_bits, a->state.allocated_size);
 }
 
 static int64_t listed_size(const struct snap_offload_task *t)
@@ -333,17 +333,17 @@ Test(snapshot_golden, segments)
                 cr_assert_eq(t->size, listed_size(t));
         }
         struct snap_allocator a = *g->allocator;
-        struct snap_alloc_node *nodes;
+        struct mcfs_alloc_node *nodes;
         uint32_t *free_nodes;
         struct mcfs_buf packed = MCFS_BUF_INIT;
         cr_assert_eq(snap_allocator_unpack(&a, &nodes, &free_nodes, &err), 0, "%s", err.msg);
         check_allocator(&a, nodes, free_nodes);
         /* Packed anew, it unpacks to the same. */
         cr_assert_eq(snap_allocator_pack(&a, nodes, free_nodes, &packed, &err), 0);
-        struct snap_alloc_node *nodes2;
+        struct mcfs_alloc_node *nodes2;
         uint32_t *free2;
         cr_assert_eq(snap_allocator_unpack(&a, &nodes2, &free2, &err), 0, "%s", err.msg);
-        for (uint32_t k = 0; k < a.current_capacity; k++)
+        for (uint32_t k = 0; k < a.state.current_capacity; k++)
             cr_assert(nodes[k].data_offset == nodes2[k].data_offset &&
                       nodes[k].data_size == nodes2[k].data_size &&
                       nodes[k].used == nodes2[k].used && nodes[k].bin_next == nodes2[k].bin_next &&
