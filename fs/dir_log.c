@@ -2,17 +2,13 @@
 #include "fs/dir_log.h"
 
 #include "common/cleanup.h"
-#include "common/crc32c.h"
 #include "common/file.h"
 #include "common/log.h"
-#include "common/mp.h"
+#include "common/record.h"
 
-#include <endian.h>
 #include <fcntl.h>
 
 #define FILE_MAX_BYTES (1ull << 32)
-#define RECORD_MAX 65536 /* two keys and a few numbers */
-#define HEAD 8
 
 struct dir_log {
     char *path;
@@ -22,8 +18,7 @@ struct dir_log {
 
 void dir_record_put(struct mcfs_buf *b, const struct dir_record *r)
 {
-    size_t at = b->len;
-    mcfs_buf_append(b, "\0\0\0\0\0\0\0\0", HEAD);
+    size_t at = mcfs_record_begin(b);
     mp_put_array(b, 8);
     mp_put_str(b, r->tenant);
     mp_put_str(b, r->prefix);
@@ -33,11 +28,7 @@ void dir_record_put(struct mcfs_buf *b, const struct dir_record *r)
     mp_put_uint(b, r->attr.uid);
     mp_put_uint(b, r->attr.gid);
     mp_put_int(b, r->attr.mtime_ns);
-    if (b->failed)
-        return;
-    uint32_t len = (uint32_t)(b->len - at - HEAD);
-    uint32_t head[2] = {htole32(len), htole32(mcfs_crc32c(0, b->data + at + HEAD, len))};
-    memcpy(b->data + at, head, HEAD);
+    mcfs_record_end(b, at);
 }
 
 static bool read_record(struct mp_reader *p, struct dir_record *r)
@@ -56,19 +47,12 @@ size_t dir_records_read(const void *data, size_t len,
                         int (*fn)(const struct dir_record *r, void *arg), void *arg)
 {
     const char *p = data;
+    struct mp_reader in;
     size_t at = 0;
-    while (len - at >= HEAD) {
-        uint32_t head[2];
+    for (size_t n; (n = mcfs_record_read(p + at, len - at, &in)); at += n) {
         struct dir_record r = {0};
-        memcpy(head, p + at, HEAD);
-        uint32_t size = le32toh(head[0]);
-        if (size > RECORD_MAX || size > len - at - HEAD ||
-            mcfs_crc32c(0, p + at + HEAD, size) != le32toh(head[1]))
-            break;
-        struct mp_reader in = mp_reader(p + at + HEAD, size);
         if (!read_record(&in, &r) || fn(&r, arg))
             break;
-        at += HEAD + size;
     }
     return at;
 }

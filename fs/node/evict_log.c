@@ -2,18 +2,14 @@
 #include "fs/node/evict_log.h"
 
 #include "common/cleanup.h"
-#include "common/crc32c.h"
 #include "common/file.h"
 #include "common/log.h"
-#include "common/mp.h"
+#include "common/record.h"
 
-#include <endian.h>
 #include <fcntl.h>
 #include <limits.h>
 
 #define FILE_MAX_BYTES (256u << 20)
-#define RECORD_MAX 65536
-#define HEAD 8
 
 struct evict_log {
     char *path;
@@ -30,17 +26,12 @@ struct evict_log {
 
 void evict_record_put(struct mcfs_buf *b, const struct evict_name *name)
 {
-    size_t at = b->len;
-    mcfs_buf_append(b, "\0\0\0\0\0\0\0\0", HEAD);
+    size_t at = mcfs_record_begin(b);
     mp_put_array(b, 3);
     mp_put_str(b, name->tenant);
     mp_put_str(b, name->key);
     mp_put_uint(b, name->version);
-    if (b->failed)
-        return;
-    uint32_t len = (uint32_t)(b->len - at - HEAD);
-    uint32_t head[2] = {htole32(len), htole32(mcfs_crc32c(0, b->data + at + HEAD, len))};
-    memcpy(b->data + at, head, HEAD);
+    mcfs_record_end(b, at);
 }
 
 static bool read_record(struct mp_reader *p, struct evict_name *name)
@@ -54,19 +45,12 @@ size_t evict_records_read(const void *data, size_t len,
                           int (*fn)(const struct evict_name *name, void *arg), void *arg)
 {
     const char *p = data;
+    struct mp_reader in;
     size_t at = 0;
-    while (len - at >= HEAD) {
-        uint32_t head[2];
+    for (size_t n; (n = mcfs_record_read(p + at, len - at, &in)); at += n) {
         struct evict_name name = {0};
-        memcpy(head, p + at, HEAD);
-        uint32_t size = le32toh(head[0]);
-        if (size > RECORD_MAX || size > len - at - HEAD ||
-            mcfs_crc32c(0, p + at + HEAD, size) != le32toh(head[1]))
-            break;
-        struct mp_reader in = mp_reader(p + at + HEAD, size);
         if (!read_record(&in, &name) || fn(&name, arg))
             break;
-        at += HEAD + size;
     }
     return at;
 }
