@@ -16,18 +16,25 @@
 #define FRUITLESS_MAX_MS 1000
 #define WAIT_STEP_MS 20
 #define PAUSE_MAX_MS 50
-#define SETTLE_MS 2000 /* no signal ends this wait */
-#define RECALL_MS 50   /* in which most of those who are asked for a lease have given it up */
+#define SETTLE_MS 2000  /* no signal ends this wait */
+#define RECALL_MS 50    /* in which most of those who are asked for a lease have given it up */
+#define REFUSED_MS 1000 /* for which puts do not wait for those who have not */
 
 /* ---- how much is too much ---- */
+
+/* What the store's files take; returns how much of it is there for objects. */
+static uint64_t live_bytes(struct evictor *e, struct mcfs_backend_stats *s)
+{
+    e->n->ops->stats(e->n->store, s);
+    return s->used_bytes - MCFS_MIN(s->used_bytes, s->dead_bytes);
+}
 
 /* Bytes above a share of what may be stored: of values, and of what their files take. */
 static uint64_t excess(struct evictor *e, double ratio)
 {
     const struct node_eviction *o = &e->n->config.eviction;
     struct mcfs_backend_stats s;
-    e->n->ops->stats(e->n->store, &s);
-    uint64_t live = s.used_bytes - MCFS_MIN(s.used_bytes, s.dead_bytes), over = 0;
+    uint64_t live = live_bytes(e, &s), over = 0;
     uint64_t most = (uint64_t)(ratio * (double)s.capacity_bytes);
     if (live > most)
         over = live - most;
@@ -48,7 +55,7 @@ struct pass {
     struct evictor *e;
     bool to_low;      /* down to the low watermark, not only for those who wait */
     bool patient;     /* what others lease is awaited; else younger objects go instead */
-    bool again;       /* what the last pass asked back has had its moment */
+    bool again;       /* who was asked for a lease has had a moment to give it up */
     bool unasked;     /* the master was away */
     uint64_t awaited; /* bytes */
     size_t gone, leased, busy;
@@ -65,11 +72,16 @@ static uint64_t needed(struct pass *p)
 }
 
 /* What is written down is settled once the store's removals are durable. */
+static int empty_log(struct evictor *e, struct mcfs_error *err)
+{
+    return e->n->ops->sync(e->n->store, err) || evict_log_clear(e->log, err) ? -1 : 0;
+}
+
 static int settle_log(struct evictor *e, struct mcfs_error *err)
 {
     if (!evict_log_bytes(e->log) || evict_log_left(e->log))
         return 0;
-    return e->n->ops->sync(e->n->store, err) || evict_log_clear(e->log, err) ? -1 : 0;
+    return empty_log(e, err);
 }
 
 /* Batches from the cursor on, until there is enough or nothing is left. */
@@ -124,7 +136,8 @@ static void end_pass(struct pass *p, int64_t began_ms)
     MCFS_LOCK_SCOPE(&e->lock);
     e->ended = e->begun;
     e->wanted = 0;
-    e->recalling = p->awaited > 0 && !p->again;
+    if (!p->again)
+        e->recall_over_ms = p->awaited > 0 ? now + RECALL_MS : 0;
     e->leases_met = p->leased > 0;
     e->unasked = p->unasked;
     /* All of it is not asked about again at once for every put that does not fit. */
@@ -139,8 +152,7 @@ static void settle_kept(struct evictor *e)
     struct mcfs_error err = MCFS_ERROR_INIT;
     MCFS_LOCK_SCOPE(&e->inventory_lock);
     if (evict_log_left(e->log) && atomic_load(&e->inventories) > e->kept_at &&
-        mcfs_master_session_ready(e->n->master) &&
-        (e->n->ops->sync(e->n->store, &err) || evict_log_clear(e->log, &err)))
+        mcfs_master_session_ready(e->n->master) && empty_log(e, &err))
         mcfs_warning("%s", err.msg);
 }
 
@@ -160,7 +172,8 @@ static void pass(struct evictor *e, struct memory *memory)
     {
         MCFS_LOCK_SCOPE(&e->lock);
         e->begun++;
-        p.again = e->recalling;
+        p.again = e->recall_over_ms && began >= e->recall_over_ms &&
+                  began < e->recall_over_ms + REFUSED_MS;
         p.patient = !p.again || !e->wanted;
     }
     /* Above the watermark there is time: after a restart of the master all that is old counts as
@@ -191,10 +204,11 @@ static void *evictor_main(void *arg)
         {
             MCFS_LOCK_SCOPE(&e->lock);
             /* Who was asked for a lease has a moment to give it up. */
-            int64_t until = mcfs_mono_ns() + (e->recalling ? RECALL_MS : LOOK_MS) * 1000000ll;
-            while (!e->stopping && mcfs_mono_ns() < until &&
-                   (e->recalling || (!e->wanted && !e->poked)))
-                mcfs_cond_wait_until(&e->changed, &e->lock, until);
+            bool recalling = mcfs_mono_ms() < e->recall_over_ms;
+            int64_t until_ms = recalling ? e->recall_over_ms : mcfs_mono_ms() + LOOK_MS;
+            while (!e->stopping && mcfs_mono_ms() < until_ms &&
+                   (recalling || (!e->wanted && !e->poked)))
+                mcfs_cond_wait_until(&e->changed, &e->lock, until_ms * 1000000);
             if (e->stopping)
                 return NULL;
             e->poked = false;
@@ -269,8 +283,7 @@ static uint64_t shortfall(struct evictor *e, uint64_t size)
 {
     uint64_t most = e->n->config.eviction.max_bytes, values = 0, files = 0;
     struct mcfs_backend_stats s;
-    e->n->ops->stats(e->n->store, &s);
-    uint64_t live = s.used_bytes - MCFS_MIN(s.used_bytes, s.dead_bytes);
+    uint64_t live = live_bytes(e, &s);
     if (live + size > s.capacity_bytes)
         files = live + size - s.capacity_bytes;
     if (most && s.object_bytes + size > most)
@@ -433,17 +446,12 @@ int evictor_start(struct evictor *e, struct mcfs_error *err)
             "%zu objects were being evicted when the last process ended; the master has "
             "been told",
             evict_log_left(e->log));
-    int rc;
     {
         MCFS_LOCK_SCOPE(&e->inventory_lock); /* another one may be under way, and asks the log */
-        rc = evict_log_bytes(e->log) &&
-                     (e->n->ops->sync(e->n->store, err) || evict_log_clear(e->log, err))
-                 ? -1
-                 : 0;
+        if (evict_log_bytes(e->log) && empty_log(e, err))
+            return -1;
     }
-    if (rc)
-        return -1;
-    rc = e->active ? pthread_create(&e->thread, NULL, evictor_main, e) : 0;
+    int rc = e->active ? pthread_create(&e->thread, NULL, evictor_main, e) : 0;
     if (rc)
         return mcfs_fail_errno(err, rc, "evictor's thread");
     e->started = e->active;

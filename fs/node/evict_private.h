@@ -27,12 +27,12 @@ struct evictor {
     pthread_mutex_t lock; /* guards what follows */
     pthread_cond_t changed;
     bool stopping, poked;
-    uint64_t wanted;       /* bytes that waiting puts want, whatever the watermarks say */
-    uint64_t freed;        /* bytes evicted so far */
-    uint64_t begun, ended; /* passes */
-    bool recalling;        /* the last pass has just asked leases back */
-    bool leases_met;       /* in the last pass: what others lease was asked back */
-    bool unasked;          /* in the last pass: the master was away */
+    uint64_t wanted;        /* bytes that waiting puts want, whatever the watermarks say */
+    uint64_t freed;         /* bytes evicted so far */
+    uint64_t begun, ended;  /* passes */
+    int64_t recall_over_ms; /* when leases that were asked back count as refused; 0: none was */
+    bool leases_met;        /* in the last pass: what others lease was asked back */
+    bool unasked;           /* in the last pass: the master was away */
     int64_t fruitless_until_ms;
     const struct evict_name *held; /* held back now, or about to be */
     size_t held_count;
