@@ -60,16 +60,28 @@ static void end_lease(struct fs *fs, struct inode *inode)
     fuse_lowlevel_notify_inval_inode(fs->session, inode_nodeid(inode), -1, 0);
 }
 
+/* Under the lock: the version's inode, reference raised; NULL when there is none or no mount. */
+static struct inode *find_file(struct fs *fs, struct mcfs_slice tenant, struct mcfs_slice key,
+                               uint64_t version)
+{
+    return fs->mounted ? inode_find(fs->inodes, INODE_FILE, tenant, key, version) : NULL;
+}
+
+static void end_lease_of(struct fs *fs, struct mcfs_slice tenant, struct mcfs_slice key,
+                         uint64_t version)
+{
+    struct inode *inode = find_file(fs, tenant, key, version);
+    if (inode)
+        end_lease(fs, inode);
+    inode_unref(fs->inodes, inode);
+}
+
 void fs_recall(void *arg, struct mcfs_slice tenant, struct mcfs_slice key, uint64_t version)
 {
     struct fs *fs = arg;
     atomic_fetch_add_explicit(&fs->counters.recalls, 1, memory_order_relaxed);
     pthread_rwlock_rdlock(&fs->notify_lock);
-    struct inode *inode =
-        fs->mounted ? inode_find(fs->inodes, INODE_FILE, tenant, key, version) : NULL;
-    if (inode)
-        end_lease(fs, inode);
-    inode_unref(fs->inodes, inode);
+    end_lease_of(fs, tenant, key, version);
     if (fs->mounted && new_epoch(fs))
         drop_name(fs, tenant, key);
     pthread_rwlock_unlock(&fs->notify_lock);
@@ -79,11 +91,7 @@ void fs_evicting(void *arg, struct mcfs_slice tenant, struct mcfs_slice key, uin
 {
     struct fs *fs = arg;
     pthread_rwlock_rdlock(&fs->notify_lock);
-    struct inode *inode =
-        fs->mounted ? inode_find(fs->inodes, INODE_FILE, tenant, key, version) : NULL;
-    if (inode)
-        end_lease(fs, inode);
-    inode_unref(fs->inodes, inode);
+    end_lease_of(fs, tenant, key, version);
     pthread_rwlock_unlock(&fs->notify_lock);
 }
 
@@ -91,8 +99,7 @@ void fs_evicted(void *arg, struct mcfs_slice tenant, struct mcfs_slice key, uint
 {
     struct fs *fs = arg;
     pthread_rwlock_rdlock(&fs->notify_lock);
-    struct inode *inode =
-        fs->mounted ? inode_find(fs->inodes, INODE_FILE, tenant, key, version) : NULL;
+    struct inode *inode = find_file(fs, tenant, key, version);
     if (inode) {
         inode->gone = true;
         fuse_lowlevel_notify_inval_inode(fs->session, inode_nodeid(inode), 0, 0);

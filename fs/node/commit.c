@@ -167,19 +167,28 @@ int node_put(struct node *n, const struct node_put *p, struct node_put_result *o
     return rc;
 }
 
+/* Removes a version from the directory, which waits for the leases of others; the version is named,
+ * so that a repeated request removes nothing that came after it. */
+static int remove_version(struct node *n, struct mcfs_slice tenant, struct mcfs_slice key,
+                          uint64_t version, bool force, uint64_t *removed,
+                          const struct mcfs_cancel *cancel, struct mcfs_error *err)
+{
+    int64_t began = mcfs_mono_ms(), pause_ms = LEASE_POLL_FIRST_MS;
+    hold_cover(n->holds, tenant, key);
+    while (mcfs_master_remove(n->master, tenant, key, version, force, removed, cancel, err))
+        if (!node_wait_for_lease(n, began, &pause_ms, cancel, err))
+            return -1;
+    return 0;
+}
+
 static int remove_locked(struct node *n, struct mcfs_slice tenant, struct mcfs_slice key,
                          bool force, const struct mcfs_cancel *cancel, struct mcfs_error *err)
 {
-    int64_t began = mcfs_mono_ms(), pause_ms = LEASE_POLL_FIRST_MS;
     struct mcfs_master_object object;
     uint64_t removed;
-    /* The version is named, so that a repeated request removes nothing that came after it. */
-    if (mcfs_master_get(n->master, tenant, key, &object, cancel, err))
+    if (mcfs_master_get(n->master, tenant, key, &object, cancel, err) ||
+        remove_version(n, tenant, key, object.version, force, &removed, cancel, err))
         return -1;
-    hold_cover(n->holds, tenant, key);
-    while (mcfs_master_remove(n->master, tenant, key, object.version, force, &removed, cancel, err))
-        if (!node_wait_for_lease(n, began, &pause_ms, cancel, err))
-            return -1;
     drop(n, tenant, key, removed);
     return 0;
 }
@@ -231,16 +240,10 @@ static int rename_by_copy(struct node *n, struct mcfs_slice tenant, struct mcfs_
                           bool no_replace, struct node_put_result *out,
                           const struct mcfs_cancel *cancel, struct mcfs_error *err)
 {
+    uint64_t removed;
     if (node_copy_here(n, tenant, from, object, to, no_replace, out, cancel, err))
         return -1;
-    uint64_t removed;
-    int64_t began = mcfs_mono_ms(), pause_ms = LEASE_POLL_FIRST_MS;
-    hold_cover(n->holds, tenant, from);
-    while (
-        mcfs_master_remove(n->master, tenant, from, object->version, false, &removed, cancel, err))
-        if (!node_wait_for_lease(n, began, &pause_ms, cancel, err))
-            return -1;
-    return 0;
+    return remove_version(n, tenant, from, object->version, false, &removed, cancel, err);
 }
 
 static int rename_object(struct node *n, struct mcfs_slice tenant, struct mcfs_slice from,

@@ -259,19 +259,23 @@ void held_release(void *held)
         destroy(h);
 }
 
-/* Takes out one that nobody asks for any more; false when there is none. */
-static bool sweep_one(struct held_set *s)
+/* Takes out one that nobody asks for any more, from place *at in the table on; false when there is
+ * none. */
+static bool sweep_one(struct held_set *s, size_t *at)
 {
     struct held *h, *unheld = NULL;
     int64_t now = mcfs_mono_ms();
     bool last = false;
     {
         MCFS_LOCK_SCOPE(&s->lock);
-        for (size_t i = 0; !unheld && (h = mcfs_table_next(&s->table, &i));) {
+        while (!unheld && (h = mcfs_table_next(&s->table, at))) {
             drop_holders(h, now, NULL);
             unheld = h->holder_count ? NULL : h;
         }
-        last = unheld && take_out_unheld(s, unheld);
+        if (unheld) {
+            last = take_out_unheld(s, unheld);
+            --*at; /* another may have moved up into its place */
+        }
     }
     if (last)
         destroy(unheld);
@@ -280,7 +284,8 @@ static bool sweep_one(struct held_set *s)
 
 void held_set_sweep(struct held_set *s)
 {
-    while (sweep_one(s))
+    size_t at = 0;
+    while (sweep_one(s, &at))
         ;
 }
 
