@@ -225,8 +225,7 @@ struct catalog_entry *catalog_lookup(const struct catalog *c, struct mcfs_slice 
     struct catalog_entry *e = find_key(c, mcfs_slice(name.data, name.len));
     if (e && e->version == version && !atomic_load_explicit(&e->forgotten, memory_order_relaxed))
         return e;
-    mcfs_fail(err, MCFS_REPLICA_IS_GONE, "%.*s: this version is not stored here",
-              (int)MCFS_MIN(key.len, 160), key.data);
+    storage_gone(key, err);
     return NULL;
 }
 

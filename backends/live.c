@@ -6,6 +6,7 @@
 #include "common/cleanup.h"
 #include "common/clock.h"
 #include "common/cond.h"
+#include "common/file.h"
 #include "common/hash.h"
 #include "common/log.h"
 
@@ -71,24 +72,20 @@ static bool is_silent(const char *name)
 static uint64_t look(int parent, const char *name, int depth)
 {
     uint64_t sum = 0;
-    int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-    _cleanup_dir_ DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
+    _cleanup_dir_ DIR *dir = mcfs_open_dir(parent, name);
     struct dirent *d;
-    if (!dir) {
-        if (fd >= 0)
-            close(fd);
+    if (!dir)
         return 0;
-    }
     while ((d = readdir(dir))) {
         struct stat st;
         /* The files of a file-per-key store of ours do not change, and its logs name them. */
         if (strcmp(name, FILES_DIR) == 0 && strcmp(d->d_name, "values") == 0)
             continue;
-        if (is_silent(d->d_name) || fstatat(fd, d->d_name, &st, AT_SYMLINK_NOFOLLOW))
+        if (is_silent(d->d_name) || fstatat(dirfd(dir), d->d_name, &st, AT_SYMLINK_NOFOLLOW))
             continue;
         int64_t what[] = {st.st_size, mcfs_timespec_ns(st.st_mtim), (int64_t)st.st_ino};
         if (S_ISDIR(st.st_mode) && depth < DEPTH_MAX)
-            sum += look(fd, d->d_name, depth + 1);
+            sum += look(dirfd(dir), d->d_name, depth + 1);
         else
             sum += mcfs_hash_seed(what, sizeof(what), mcfs_hash(d->d_name, strlen(d->d_name)));
     }

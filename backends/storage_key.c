@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "backends/storage_key.h"
 
+#include "common/cleanup.h"
+
 int storage_key(struct mcfs_slice tenant, struct mcfs_slice key, struct mcfs_buf *buf,
                 struct mcfs_error *err)
 {
@@ -38,4 +40,10 @@ void storage_key_split(struct mcfs_slice key, struct mcfs_slice *tenant, struct 
     size_t len = nul ? (size_t)(nul - key.data) : 0;
     *tenant = mcfs_slice(key.data, len);
     *name = mcfs_slice(key.data + len + 1, key.len - len - 1);
+}
+
+int storage_gone(struct mcfs_slice key, struct mcfs_error *err)
+{
+    return mcfs_fail(err, MCFS_REPLICA_IS_GONE, "%.*s: this version is not stored here",
+                     (int)MCFS_MIN(key.len, 160), key.data);
 }

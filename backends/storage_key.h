@@ -23,4 +23,7 @@ bool storage_key_complete(struct mcfs_slice on_disk, struct mcfs_buf *buf);
 /* The parts of a valid storage key, borrowed from it. */
 void storage_key_split(struct mcfs_slice key, struct mcfs_slice *tenant, struct mcfs_slice *name);
 
+/* REPLICA_IS_GONE: a version of this key is not stored; returns -1. */
+int storage_gone(struct mcfs_slice key, struct mcfs_error *err);
+
 #endif

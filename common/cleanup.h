@@ -59,6 +59,21 @@ static inline pthread_mutex_t *mcfs_lock(pthread_mutex_t *m)
     _cleanup_(mcfs_cleanup_unlock) __attribute__((unused)) pthread_mutex_t *MCFS_CONCAT(           \
         lock_scope_, __LINE__) = mcfs_lock(m)
 
+/* Holds two mutexes, which may be one; always in the same order. */
+static inline void mcfs_lock_two(pthread_mutex_t *a, pthread_mutex_t *b)
+{
+    pthread_mutex_lock(a < b ? a : b);
+    if (a != b)
+        pthread_mutex_lock(a < b ? b : a);
+}
+
+static inline void mcfs_unlock_two(pthread_mutex_t *a, pthread_mutex_t *b)
+{
+    pthread_mutex_unlock(a);
+    if (a != b)
+        pthread_mutex_unlock(b);
+}
+
 /* Takes the value of a pointer or descriptor out of scope's care. */
 #define MCFS_STEAL(p)                                                                              \
     ({                                                                                             \

@@ -171,6 +171,18 @@ int mcfs_write_file(const char *path, const void *data, size_t len, mode_t mode,
     return durable ? mcfs_sync_dir(dir, err) : 0;
 }
 
+DIR *mcfs_open_dir(int at, const char *path)
+{
+    int fd = openat(at, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
+    DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
+    if (!dir && fd >= 0) {
+        int errnum = errno;
+        close(fd);
+        errno = errnum;
+    }
+    return dir;
+}
+
 int mcfs_sync_dir(const char *path, struct mcfs_error *err)
 {
     _cleanup_fd_ int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);

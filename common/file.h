@@ -4,6 +4,7 @@
 
 /* Whole reads and writes, and files that are replaced atomically. */
 
+#include <dirent.h>
 #include <mooncakefs/error.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -31,6 +32,10 @@ ssize_t mcfs_read_file_alloc(const char *path, size_t max, char **data, struct m
  * fsync of the directory).  Readers see the old file or the new one. */
 int mcfs_write_file(const char *path, const void *data, size_t len, mode_t mode, int durable,
                     struct mcfs_error *err);
+
+/* Opens a directory below another one (AT_FDCWD: the current one); a symbolic link is none.  NULL
+ * with errno set. */
+DIR *mcfs_open_dir(int at, const char *path);
 
 /* fsync of a directory, so that names in it survive power loss. */
 int mcfs_sync_dir(const char *path, struct mcfs_error *err);

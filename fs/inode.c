@@ -382,13 +382,6 @@ void inode_for_all(struct inode_table *t, void (*fn)(struct inode *inode, void *
     }
 }
 
-static void lock_two(struct stripe *a, struct stripe *b)
-{
-    pthread_mutex_lock(a < b ? &a->lock : &b->lock);
-    if (a != b)
-        pthread_mutex_lock(a < b ? &b->lock : &a->lock);
-}
-
 /* Callers rename an inode only while they hold its own lock, so nobody else moves it here. */
 int inode_rename(struct inode_table *t, struct inode *i, enum inode_kind kind,
                  struct mcfs_slice key, uint64_t version)
@@ -398,7 +391,7 @@ int inode_rename(struct inode_table *t, struct inode *i, enum inode_kind kind,
         return -1;
     uint64_t from_hash = inode_hash(i), to_hash = hash_name(name->tenant, name->key);
     struct stripe *from = stripe_of(t, from_hash), *to = stripe_of(t, to_hash);
-    lock_two(from, to);
+    mcfs_lock_two(&from->lock, &to->lock);
     take_out(from, from_hash, i);
     name->older = atomic_load(&i->name);
     atomic_store(&i->name, name);
@@ -408,9 +401,7 @@ int inode_rename(struct inode_table *t, struct inode *i, enum inode_kind kind,
     int rc = link_inode(to, to_hash, i);
     if (rc)
         add_nameless(to, i);
-    pthread_mutex_unlock(&to->lock);
-    if (from != to)
-        pthread_mutex_unlock(&from->lock);
+    mcfs_unlock_two(&from->lock, &to->lock);
     return rc;
 }
 

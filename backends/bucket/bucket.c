@@ -46,7 +46,7 @@ static void destroy(struct store *s)
         close(s->lock_fd);
     pthread_mutex_destroy(&s->open_lock);
     pthread_mutex_destroy(&s->lock);
-    pthread_mutex_destroy(&s->sync_lock);
+    shared_sync_destroy(&s->sync);
     free(s->dir);
     free(s);
 }
@@ -73,7 +73,7 @@ static struct store *create(const struct mcfs_backend_config *config)
     set_defaults(&s->config);
     pthread_mutex_init(&s->open_lock, NULL);
     pthread_mutex_init(&s->lock, NULL);
-    pthread_mutex_init(&s->sync_lock, NULL);
+    shared_sync_init(&s->sync);
     for (unsigned i = 0; i < INDEX_STRIPES; i++) {
         pthread_mutex_init(&s->stripes[i].lock, NULL);
         pthread_cond_init(&s->stripes[i].put_done, NULL);
@@ -167,8 +167,7 @@ static int store_locate(struct mcfs_backend *b, struct mcfs_slice tenant, struct
     MCFS_LOCK_SCOPE(&stripe->lock);
     struct entry *e = index_find(stripe, k, version);
     if (!e)
-        return mcfs_fail(err, MCFS_REPLICA_IS_GONE, "%.*s: this version is not stored here",
-                         (int)MCFS_MIN(key.len, 160), key.data);
+        return storage_gone(key, err);
     snprintf(place->file, sizeof(place->file), "%" PRIu64 ".bucket", e->bucket->id);
     place->offset = e->offset;
     place->length = e->size;

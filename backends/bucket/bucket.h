@@ -24,6 +24,7 @@
 #include "backends/bucket/bucket_log.h"
 #include "backends/finding.h"
 #include "backends/flush_thread.h"
+#include "backends/shared_sync.h"
 #include "backends/storage_key.h"
 #include "common/buf.h"
 #include "common/table.h"
@@ -132,9 +133,7 @@ struct store {
     bool names_dirty; /* directory entries changed since the last sync */
     uint32_t open_fds;
 
-    pthread_mutex_t sync_lock; /* one sync at a time */
-    _Atomic uint64_t sync_asked;
-    uint64_t sync_done; /* under sync_lock */
+    struct shared_sync sync;
 
     struct flush_thread *flusher;
 
@@ -332,7 +331,7 @@ int store_sync(struct mcfs_backend *b, struct mcfs_error *err);
 
 /* The same, and all that need not be done before a sync returns: .meta files, space given back,
  * logs shortened. */
-int store_flush(void *store, struct mcfs_error *err);
+int store_flush(void *arg, struct mcfs_error *err);
 
 /* Whether a flush would do anything. */
 bool store_has_work(void *store);

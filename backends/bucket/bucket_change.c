@@ -8,12 +8,6 @@
 
 #define OPEN_LOG_MAX (8u << 20) /* a log that is longer can be shortened only once it is sealed */
 
-static int gone(struct mcfs_slice key, struct mcfs_error *err)
-{
-    return mcfs_fail(err, MCFS_REPLICA_IS_GONE, "%.*s: this version is not stored here",
-                     (int)MCFS_MIN(key.len, 160), key.data);
-}
-
 /* The caller holds the bucket's lock. */
 static int append_record(struct store *s, struct bucket *b, const struct log_record *r,
                          struct mcfs_error *err)
@@ -90,20 +84,6 @@ size_t store_remove(struct mcfs_backend *b, struct mcfs_backend_name *names, siz
     return failed;
 }
 
-static void lock_stripes(struct index_stripe *a, struct index_stripe *b)
-{
-    pthread_mutex_lock(a < b ? &a->lock : &b->lock);
-    if (a != b)
-        pthread_mutex_lock(a < b ? &b->lock : &a->lock);
-}
-
-static void unlock_stripes(struct index_stripe *a, struct index_stripe *b)
-{
-    pthread_mutex_unlock(&a->lock);
-    if (a != b)
-        pthread_mutex_unlock(&b->lock);
-}
-
 /* Both stripes' locks are held. */
 static int rekey_locked(struct store *s, struct index_stripe *from_stripe,
                         struct index_stripe *to_stripe, struct log_record *r,
@@ -112,7 +92,7 @@ static int rekey_locked(struct store *s, struct index_stripe *from_stripe,
     struct entry *e = index_find(from_stripe, r->key, r->version);
     struct entry *there = index_find(to_stripe, r->new_key, r->new_version);
     if (!e || e->leaving || e == there)
-        return there ? 0 : gone(r->key, err);
+        return there ? 0 : storage_gone(r->key, err);
     if (there)
         return mcfs_fail(err, MCFS_OBJECT_ALREADY_EXISTS, "%.*s: this version is stored already",
                          (int)MCFS_MIN(r->new_key.len, 160), r->new_key.data);
@@ -161,9 +141,9 @@ int store_rekey(struct mcfs_backend *b, struct mcfs_slice tenant, struct mcfs_sl
                            .key = mcfs_slice(old.data, old.len),
                            .new_key = mcfs_slice(new.data, new.len)};
     struct index_stripe *x = index_stripe(s, r.key), *y = index_stripe(s, r.new_key);
-    lock_stripes(x, y);
+    mcfs_lock_two(&x->lock, &y->lock);
     int rc = rekey_locked(s, x, y, &r, err);
-    unlock_stripes(x, y);
+    mcfs_unlock_two(&x->lock, &y->lock);
     return rc;
 }
 
@@ -184,7 +164,7 @@ int store_set_attr(struct mcfs_backend *b, struct mcfs_slice tenant, struct mcfs
     MCFS_LOCK_SCOPE(&stripe->lock);
     struct entry *e = index_find(stripe, r.key, version);
     if (!e)
-        return gone(key, err);
+        return storage_gone(key, err);
     MCFS_LOCK_SCOPE(&e->bucket->lock);
     if (append_record(s, e->bucket, &r, err))
         return -1;

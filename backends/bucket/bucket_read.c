@@ -28,8 +28,7 @@ struct mcfs_backend_reader *store_reader_open(struct mcfs_backend *b, struct mcf
         struct entry *e = index_find(stripe, k, version);
         *r = (struct reader){.base = {&mcfs_bucket_ops}, .store = s, .entry = e};
         if (!e || e->leaving) {
-            mcfs_fail(err, MCFS_REPLICA_IS_GONE, "%.*s: this version is not stored here",
-                      (int)MCFS_MIN(key.len, 160), key.data);
+            storage_gone(key, err);
             free(r);
             return NULL;
         }

@@ -133,17 +133,12 @@ static bool is_dir(int dir_fd, const char *name)
 static int walk(struct reading *r, int parent, const char *name, const char *path, int depth)
 {
     const struct mcfs_slice none = {"", 0};
-    int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-    if (fd < 0 && errno == ENOENT && depth > 0)
-        return 0;
-    _cleanup_dir_ DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
+    _cleanup_dir_ DIR *dir = mcfs_open_dir(parent, name);
     struct dirent *d;
-    if (!dir) {
-        int errnum = errno;
-        if (fd >= 0)
-            close(fd);
-        return mcfs_fail_errno(r->err, errnum, "%s/%s", r->c->dir, path);
-    }
+    if (!dir && errno == ENOENT && depth > 0)
+        return 0;
+    if (!dir)
+        return mcfs_fail_errno(r->err, errno, "%s/%s", r->c->dir, path);
     while ((errno = 0, d = readdir(dir))) {
         char child[600];
         int rc = 0;
@@ -152,9 +147,9 @@ static int walk(struct reading *r, int parent, const char *name, const char *pat
         snprintf(child, sizeof(child), "%s/%s", path, d->d_name);
         bool letter = d->d_name[0] >= 'a' && d->d_name[0] <= 'p' && !d->d_name[1];
         if (depth == 2)
-            rc = take_file(r, fd, d->d_name, child);
-        else if (letter && is_dir(fd, d->d_name))
-            rc = walk(r, fd, d->d_name, child, depth + 1);
+            rc = take_file(r, dirfd(dir), d->d_name, child);
+        else if (letter && is_dir(dirfd(dir), d->d_name))
+            rc = walk(r, dirfd(dir), d->d_name, child, depth + 1);
         else
             report(r, FINDING_UNKNOWN, REPAIR_NONE, child, none, "it is not a file of this store");
         if (rc)

@@ -39,7 +39,7 @@ static void destroy(struct files *s)
         close(s->dir_fd);
     if (s->lock_fd >= 0)
         close(s->lock_fd);
-    pthread_mutex_destroy(&s->sync_lock);
+    shared_sync_destroy(&s->sync);
     free(s->dir);
     free(s);
 }
@@ -55,7 +55,7 @@ static struct files *create(const struct mcfs_backend_config *config)
     s->dir_fd = s->own_fd = s->lock_fd = -1;
     if (!config->fsdir || !*config->fsdir)
         s->config.fsdir = FILE_PER_KEY_FSDIR;
-    pthread_mutex_init(&s->sync_lock, NULL);
+    shared_sync_init(&s->sync);
     for (unsigned i = 0; i < FILES_STRIPES; i++) {
         pthread_mutex_init(&s->stripes[i].lock, NULL);
         pthread_cond_init(&s->stripes[i].put_done, NULL);
@@ -226,8 +226,7 @@ static int files_locate(struct mcfs_backend *b, struct mcfs_slice tenant, struct
     }
     if (s->mooncake)
         return catalog_locate(&s->mooncake->base, tenant, key, version, place, err);
-    return mcfs_fail(err, MCFS_REPLICA_IS_GONE, "%.*s: this version is not stored here",
-                     (int)MCFS_MIN(key.len, 160), key.data);
+    return storage_gone(key, err);
 }
 
 static void files_stats(struct mcfs_backend *b, struct mcfs_backend_stats *out)

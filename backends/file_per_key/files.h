@@ -34,6 +34,7 @@
 #include "backends/bucket/bucket_log.h"
 #include "backends/catalog.h"
 #include "backends/flush_thread.h"
+#include "backends/shared_sync.h"
 #include "backends/storage_key.h"
 
 #include <pthread.h>
@@ -116,9 +117,7 @@ struct files {
     atomic_bool folders_made;   /* since the last sync */
     atomic_bool mooncake_dirty; /* some were removed since the last sync */
 
-    pthread_mutex_t sync_lock; /* one sync at a time */
-    _Atomic uint64_t sync_asked;
-    uint64_t sync_done; /* under sync_lock */
+    struct shared_sync sync;
     struct flush_thread *flusher;
 
     _Atomic uint64_t objects, object_bytes, used_bytes, index_bytes;

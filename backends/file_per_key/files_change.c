@@ -4,12 +4,6 @@
 
 #include "common/cleanup.h"
 
-static int gone(struct mcfs_slice key, struct mcfs_error *err)
-{
-    return mcfs_fail(err, MCFS_REPLICA_IS_GONE, "%.*s: this version is not stored here",
-                     (int)MCFS_MIN(key.len, 160), key.data);
-}
-
 /* ---- removal ---- */
 
 int file_kill(struct files *s, struct file_entry *e, struct mcfs_error *err)
@@ -76,20 +70,6 @@ size_t files_remove(struct mcfs_backend *b, struct mcfs_backend_name *names, siz
 
 /* ---- another name ---- */
 
-static void lock_stripes(struct file_stripe *a, struct file_stripe *b)
-{
-    pthread_mutex_lock(a < b ? &a->lock : &b->lock);
-    if (a != b)
-        pthread_mutex_lock(a < b ? &b->lock : &a->lock);
-}
-
-static void unlock_stripes(struct file_stripe *a, struct file_stripe *b)
-{
-    pthread_mutex_unlock(&a->lock);
-    if (a != b)
-        pthread_mutex_unlock(&b->lock);
-}
-
 /* Both stripes' locks are held. */
 static int rekey_locked(struct files *s, struct file_stripe *from, struct file_stripe *to,
                         struct log_record *r, struct mcfs_error *err)
@@ -97,7 +77,7 @@ static int rekey_locked(struct files *s, struct file_stripe *from, struct file_s
     struct file_entry *e = file_find(&from->table, r->key, r->version);
     struct file_entry *there = file_find(&to->table, r->new_key, r->new_version);
     if (!e || e == there)
-        return there ? 0 : gone(r->key, err);
+        return there ? 0 : storage_gone(r->key, err);
     if (there)
         return mcfs_fail(err, MCFS_OBJECT_ALREADY_EXISTS, "%.*s: this version is stored already",
                          (int)MCFS_MIN(r->new_key.len, 160), r->new_key.data);
@@ -143,9 +123,9 @@ int files_rekey(struct mcfs_backend *b, struct mcfs_slice tenant, struct mcfs_sl
                            .key = mcfs_slice(old.data, old.len),
                            .new_key = mcfs_slice(new.data, new.len)};
     struct file_stripe *x = file_stripe(s, r.key), *y = file_stripe(s, r.new_key);
-    lock_stripes(x, y);
+    mcfs_lock_two(&x->lock, &y->lock);
     int rc = rekey_locked(s, x, y, &r, err);
-    unlock_stripes(x, y);
+    mcfs_unlock_two(&x->lock, &y->lock);
     return rc;
 }
 
@@ -168,7 +148,7 @@ int files_set_attr(struct mcfs_backend *b, struct mcfs_slice tenant, struct mcfs
     MCFS_LOCK_SCOPE(&stripe->lock);
     struct file_entry *e = file_find(&stripe->table, r.key, version);
     if (!e)
-        return gone(key, err);
+        return storage_gone(key, err);
     MCFS_LOCK_SCOPE(&s->shards[e->shard].lock);
     if (file_log(s, e->shard, &r, err))
         return -1;

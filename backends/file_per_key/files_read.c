@@ -72,8 +72,7 @@ struct mcfs_backend_reader *files_reader_open(struct mcfs_backend *b, struct mcf
     else if (s->mooncake)
         r->mooncake = catalog_reader_open(&s->mooncake->base, tenant, key, version, err);
     else
-        mcfs_fail(err, MCFS_REPLICA_IS_GONE, "%.*s: this version is not stored here",
-                  (int)MCFS_MIN(key.len, 160), key.data);
+        storage_gone(key, err);
     if (r->fd < 0 && !r->mooncake) {
         file_entry_drop(r->entry);
         free(r);

@@ -156,15 +156,10 @@ static int list_folder(struct recovery *r, unsigned shard, unsigned folder)
 {
     char path[FILES_NAME];
     snprintf(path, sizeof(path), "values/%x%x", shard, folder);
-    int fd = openat(r->s->own_fd, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-    _cleanup_dir_ DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
+    _cleanup_dir_ DIR *dir = mcfs_open_dir(r->s->own_fd, path);
     struct dirent *d;
-    if (!dir) {
-        int errnum = errno;
-        if (fd >= 0)
-            close(fd);
-        return errnum == ENOENT ? 0 : mcfs_fail_errno(r->err, errnum, "%s/%s", r->s->dir, path);
-    }
+    if (!dir)
+        return errno == ENOENT ? 0 : mcfs_fail_errno(r->err, errno, "%s/%s", r->s->dir, path);
     struct replay *p = &r->shards[shard];
     while ((errno = 0, d = readdir(dir))) {
         if (strcmp(d->d_name, ".") == 0 || strcmp(d->d_name, "..") == 0)
@@ -361,24 +356,20 @@ static bool matches(const char *name, const char *const *patterns)
 static int check_names(struct recovery *r, const char *path, const char *const *known)
 {
     static const char *const temporary[] = {"?.log.tmp", "format.tmp.*", NULL};
-    int fd = openat(r->s->dir_fd, *path ? path : ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    _cleanup_dir_ DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
+    char file[600];
+    snprintf(file, sizeof(file), "./%s/.", path); /* which may be a link to elsewhere */
+    _cleanup_dir_ DIR *dir = mcfs_open_dir(r->s->dir_fd, file);
     struct dirent *d;
-    if (!dir) {
-        int errnum = errno;
-        if (fd >= 0)
-            close(fd);
-        return errnum == ENOENT ? 0 : mcfs_fail_errno(r->err, errnum, "%s/%s", r->s->dir, path);
-    }
+    if (!dir)
+        return errno == ENOENT ? 0 : mcfs_fail_errno(r->err, errno, "%s/%s", r->s->dir, path);
     while ((errno = 0, d = readdir(dir))) {
-        char file[600];
         if (strcmp(d->d_name, ".") == 0 || strcmp(d->d_name, "..") == 0 ||
             matches(d->d_name, known))
             continue;
         snprintf(file, sizeof(file), "%s%s%s", path, *path ? "/" : "", d->d_name);
         if (!*path || !matches(d->d_name, temporary))
             stranger(r, file, "it is not a file of this store");
-        else if (!r->s->config.read_only && unlinkat(fd, d->d_name, 0))
+        else if (!r->s->config.read_only && unlinkat(dirfd(dir), d->d_name, 0))
             stranger(r, file, "it cannot be removed");
     }
     return errno ? mcfs_fail_errno(r->err, errno, "%s/%s", r->s->dir, path) : 0;
@@ -399,21 +390,16 @@ static int check_all_names(struct recovery *r)
 /* Whatever is in new/ was being written when its writer died. */
 static int clear_new(struct recovery *r)
 {
-    int fd = openat(r->s->own_fd, "new", O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
-    _cleanup_dir_ DIR *dir = fd >= 0 ? fdopendir(fd) : NULL;
+    _cleanup_dir_ DIR *dir = mcfs_open_dir(r->s->own_fd, "new");
     struct dirent *d;
-    if (!dir) {
-        int errnum = errno;
-        if (fd >= 0)
-            close(fd);
-        return mcfs_fail_errno(r->err, errnum, "%s/" FILES_DIR "/new", r->s->dir);
-    }
+    if (!dir)
+        return mcfs_fail_errno(r->err, errno, "%s/" FILES_DIR "/new", r->s->dir);
     while ((d = readdir(dir))) {
         char file[600];
         if (strcmp(d->d_name, ".") == 0 || strcmp(d->d_name, "..") == 0)
             continue;
         snprintf(file, sizeof(file), FILES_DIR "/new/%s", d->d_name);
-        if (id_of(d->d_name) == 0 || unlinkat(fd, d->d_name, 0))
+        if (id_of(d->d_name) == 0 || unlinkat(dirfd(dir), d->d_name, 0))
             stranger(r, file, "it is not a file of this store");
     }
     return 0;

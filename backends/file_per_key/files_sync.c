@@ -237,31 +237,26 @@ static int sync_all(struct files *s, bool full, struct mcfs_error *err)
     return y.rc;
 }
 
+static int sync_some(void *store, struct mcfs_error *err)
+{
+    return sync_all(store, false, err);
+}
+
+static int sync_full(void *store, struct mcfs_error *err)
+{
+    return sync_all(store, true, err);
+}
+
 int files_sync(struct mcfs_backend *base, struct mcfs_error *err)
 {
     struct files *s = (struct files *)base;
-    if (s->config.read_only)
-        return 0;
-    uint64_t mine = atomic_fetch_add(&s->sync_asked, 1) + 1;
-    MCFS_LOCK_SCOPE(&s->sync_lock);
-    if (s->sync_done >= mine)
-        return 0;
-    uint64_t covers = atomic_load(&s->sync_asked);
-    if (sync_all(s, false, err))
-        return -1;
-    s->sync_done = covers;
-    return 0;
+    return s->config.read_only ? 0 : shared_sync_join(&s->sync, sync_some, s, err);
 }
 
 int files_flush(void *arg, struct mcfs_error *err)
 {
     struct files *s = arg;
-    MCFS_LOCK_SCOPE(&s->sync_lock);
-    uint64_t covers = atomic_load(&s->sync_asked);
-    if (sync_all(s, true, err))
-        return -1;
-    s->sync_done = covers;
-    return 0;
+    return shared_sync_run(&s->sync, sync_full, s, err);
 }
 
 bool files_has_work(void *arg)

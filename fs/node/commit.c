@@ -23,18 +23,12 @@ static pthread_mutex_t *commit_lock(struct node *n, struct mcfs_slice key)
 /* Locks one or two keys in a fixed order. */
 void node_lock_keys(struct node *n, struct mcfs_slice a, struct mcfs_slice b)
 {
-    pthread_mutex_t *x = commit_lock(n, a), *y = commit_lock(n, b);
-    pthread_mutex_lock(x < y ? x : y);
-    if (x != y)
-        pthread_mutex_lock(x < y ? y : x);
+    mcfs_lock_two(commit_lock(n, a), commit_lock(n, b));
 }
 
 void node_unlock_keys(struct node *n, struct mcfs_slice a, struct mcfs_slice b)
 {
-    pthread_mutex_t *x = commit_lock(n, a), *y = commit_lock(n, b);
-    pthread_mutex_unlock(x);
-    if (x != y)
-        pthread_mutex_unlock(y);
+    mcfs_unlock_two(commit_lock(n, a), commit_lock(n, b));
 }
 
 bool node_try_lock_key(struct node *n, struct mcfs_slice key, bool locked[COMMIT_LOCKS])
