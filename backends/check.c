@@ -4,6 +4,7 @@
 #include "backends/backends.h"
 #include "backends/file_per_key/file_per_key.h"
 #include "backends/offset/offset.h"
+#include "backends/offset/offset_image.h"
 #include "backends/offset/offset_record.h"
 #include "backends/storage_key.h"
 #include "common/buf.h"
@@ -136,7 +137,8 @@ int store_check(struct store_check *c, struct mcfs_error *err)
     if (c->layout == &mcfs_bucket_ops)
         return bucket_check(c, err);
     if (c->layout == &mcfs_offset_ops) {
-        const char *const known[] = {OFFSET_DATA, OFFSET_META, OFFSET_META ".tmp", NULL};
+        const char *const known[] = {OFFSET_DATA,  OFFSET_META,    OFFSET_META ".tmp",
+                                     OFFSET_INDEX, OFFSET_JOURNAL, NULL};
         return check_catalog(c, offset_read(c->dir, true, NULL, &c->sink, &dropped, err), known,
                              err);
     }

@@ -1,0 +1,595 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The offset store, written: against a model, through restarts and crashes in each mode, with
+ * damaged files, and over directories that Mooncake wrote. */
+#include "backends/backends.h"
+#include "backends/check.h"
+#include "backends/offset/offset.h"
+#include "backends/offset/offset_image.h"
+#include "backends/offset/offset_meta.h"
+#include "backends/offset/offset_record.h"
+#include "common/crc32c.h"
+#include "common/file.h"
+
+#include <criterion/criterion.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <openssl/evp.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static char dir[64], copy_dir[80];
+static struct mcfs_backend_config config;
+static struct mcfs_backend_recovery found;
+
+static void shell(const char *fmt, ...)
+{
+    char command[512];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(command, sizeof(command), fmt, ap);
+    va_end(ap);
+    cr_assert_eq(system(command), 0, "%s", command);
+}
+
+static void setup(void)
+{
+    strcpy(dir, "/tmp/mcfs-offset-XXXXXX");
+    cr_assert_not_null(mkdtemp(dir));
+    snprintf(copy_dir, sizeof(copy_dir), "%s/copy", dir);
+    strcat(dir, "/store");
+    config = (struct mcfs_backend_config){.dir = dir,
+                                          .capacity_bytes = 8u << 20,
+                                          .flush_interval_ms = 3600000,
+                                          .offset_checkpoint_ms = 3600000};
+}
+
+static void teardown(void)
+{
+    *strrchr(dir, '/') = 0;
+    shell("chmod -R u+w %s && rm -rf %s", dir, dir);
+}
+
+TestSuite(offset_write, .init = setup, .fini = teardown, .timeout = 300);
+
+/* ---- helpers ---- */
+
+static struct mcfs_slice slice(const char *s)
+{
+    return mcfs_slice_str(s);
+}
+
+static const struct mcfs_slice tenant = {"default", 7};
+
+static struct mcfs_backend *try_open(struct mcfs_error *err)
+{
+    *err = (struct mcfs_error)MCFS_ERROR_INIT;
+    return mcfs_backend_find("offset_allocator_storage_backend")->open(&config, &found, err);
+}
+
+static struct mcfs_backend *open_store(void)
+{
+    struct mcfs_error err;
+    struct mcfs_backend *b = try_open(&err);
+    cr_assert_not_null(b, "%s", err.msg);
+    return b;
+}
+
+static void close_store(struct mcfs_backend *b)
+{
+    struct mcfs_error err = MCFS_ERROR_INIT;
+    cr_assert_eq(b->ops->close(b, &err), 0, "%s", err.msg);
+}
+
+static int put_full(struct mcfs_backend *b, const char *key, uint64_t version, const void *data,
+                    size_t size, struct mcfs_error *err)
+{
+    struct mcfs_backend_put item = {
+        .object = {.tenant = tenant,
+                   .key = slice(key),
+                   .version = version,
+                   .size = size,
+                   .attr = {.mode = 0640, .uid = 7, .gid = 8, .mtime_ns = (int64_t)version}},
+        .data = data};
+    size_t failed = b->ops->put(b, &item, 1);
+    cr_assert_eq(failed, item.err.code != 0);
+    if (err)
+        *err = item.err;
+    return failed ? -1 : 0;
+}
+
+static void put(struct mcfs_backend *b, const char *key, uint64_t version, const void *data,
+                size_t size)
+{
+    struct mcfs_error err;
+    cr_assert_eq(put_full(b, key, version, data, size, &err), 0, "%s", err.msg);
+}
+
+static void put_text(struct mcfs_backend *b, const char *key, uint64_t version, const char *text)
+{
+    put(b, key, version, text, strlen(text));
+}
+
+static void del(struct mcfs_backend *b, const char *key, uint64_t version)
+{
+    struct mcfs_backend_name n = {.tenant = tenant, .key = slice(key), .version = version};
+    cr_assert_eq(b->ops->remove(b, &n, 1), 0, "%s", n.err.msg);
+}
+
+static void rename_to(struct mcfs_backend *b, const char *from, uint64_t v, const char *to,
+                      uint64_t w)
+{
+    struct mcfs_error err = MCFS_ERROR_INIT;
+    cr_assert_eq(b->ops->rekey(b, tenant, slice(from), v, slice(to), w, &err), 0, "%s", err.msg);
+}
+
+static struct mcfs_backend_reader *reader(struct mcfs_backend *b, const char *key, uint64_t version)
+{
+    struct mcfs_error err = MCFS_ERROR_INIT;
+    struct mcfs_backend_reader *r = b->ops->reader_open(b, tenant, slice(key), version, &err);
+    cr_assert(r || err.code == MCFS_REPLICA_IS_GONE, "%s", err.msg);
+    return r;
+}
+
+static void expect(struct mcfs_backend *b, const char *key, uint64_t version, const void *data,
+                   size_t size)
+{
+    struct mcfs_error err = MCFS_ERROR_INIT;
+    struct mcfs_backend_reader *r = reader(b, key, version);
+    cr_assert_not_null(r, "%s of %llu is gone", key, (unsigned long long)version);
+    char *got = malloc(size + 2);
+    cr_assert_eq(r->ops->reader_read(r, got, size + 2, 0, &err), (int64_t)size, "%s: %s", key,
+                 err.msg);
+    cr_assert_eq(memcmp(got, data, size), 0, "%s: other bytes", key);
+    cr_assert_eq(r->ops->reader_verify(r, &err), 0, "%s", err.msg);
+    uint64_t at, len;
+    int fd = r->ops->reader_fd(r, &at, &len);
+    cr_assert(fd >= 0 && len == size && at % 4096 == 0);
+    cr_assert_eq(mcfs_pread_full(fd, got, size, at), (ssize_t)size);
+    cr_assert_eq(memcmp(got, data, size), 0);
+    r->ops->reader_close(r);
+    free(got);
+}
+
+static void expect_text(struct mcfs_backend *b, const char *key, uint64_t version, const char *text)
+{
+    expect(b, key, version, text, strlen(text));
+}
+
+static void expect_gone(struct mcfs_backend *b, const char *key, uint64_t version)
+{
+    cr_assert_null(reader(b, key, version), "%s of %llu is there", key,
+                   (unsigned long long)version);
+}
+
+static void on_finding(const struct finding *f, void *arg)
+{
+    if (!finding_is_damage(f->kind))
+        return;
+    ++*(int *)arg;
+    fprintf(stderr, "%s at %llu: %s (%.*s)\n", f->file, (unsigned long long)f->offset, f->what,
+            MCFS_SLICE_ARG(f->key));
+}
+
+/* Damage that fsck finds in a directory, every value read. */
+static int damage_of(const char *where, uint64_t *objects)
+{
+    int damage = 0;
+    struct mcfs_error err = MCFS_ERROR_INIT;
+    struct store_check c = {.layout = &mcfs_offset_ops,
+                            .dir = where,
+                            .sink = {.report = on_finding, .arg = &damage},
+                            .read_all = true};
+    cr_assert_eq(store_check(&c, &err), 0, "%s", err.msg);
+    if (objects)
+        *objects = c.objects;
+    return damage;
+}
+
+/* What a process that dies now leaves behind. */
+static void copy_store(void)
+{
+    shell("rm -rf %s && cp -r --sparse=always %s %s", copy_dir, dir, copy_dir);
+}
+
+static void use_copy(void)
+{
+    copy_store();
+    config.dir = copy_dir;
+}
+
+/* ---- the basics ---- */
+
+Test(offset_write, what_is_put_is_read_and_survives_a_clean_end)
+{
+    struct mcfs_backend *b = open_store();
+    char big[100000];
+    memset(big, 'b', sizeof(big));
+    put_text(b, "a", 1, "alpha");
+    put_text(b, "a", 2, "alpha, the second");
+    put(b, "big", 3, big, sizeof(big));
+    put(b, "empty", 4, "", 0);
+    put_text(b, "a", 1, "not this one: the version is stored");
+    for (int i = 0; i < 2; i++) {
+        expect_text(b, "a", 1, "alpha");
+        expect_text(b, "a", 2, "alpha, the second");
+        expect(b, "big", 3, big, sizeof(big));
+        expect(b, "empty", 4, "", 0);
+        expect_gone(b, "a", 3);
+        close_store(b);
+        cr_assert_eq(damage_of(dir, NULL), 0);
+        b = open_store();
+        cr_assert_eq(found.objects, 4);
+        cr_assert_eq(found.dropped_objects, 0);
+    }
+    close_store(b);
+}
+
+Test(offset_write, attributes_and_names_change_and_last)
+{
+    struct mcfs_backend *b = open_store();
+    struct mcfs_attr attr = {.mode = 0600, .uid = 1, .gid = 2, .mtime_ns = 33};
+    char longer[4200];
+    memset(longer, 'l', sizeof(longer) - 1);
+    longer[4080] = 0; /* does not fit into the same room as a short one */
+    put_text(b, "x", 1, "one");
+    put_text(b, "y", 2, "two");
+    cr_assert_eq(b->ops->set_attr(b, tenant, slice("x"), 1, &attr, NULL), 0);
+    rename_to(b, "x", 1, "x2", 5);
+    rename_to(b, "y", 2, longer, 6);
+    struct mcfs_error err = MCFS_ERROR_INIT;
+    cr_assert_eq(b->ops->rekey(b, tenant, slice("x"), 1, slice("q"), 5, &err), -1);
+    cr_assert_eq(err.code, MCFS_REPLICA_IS_GONE);
+    cr_assert_eq(b->ops->rekey(b, tenant, slice("x2"), 5, slice(longer), 6, &err), -1);
+    cr_assert_eq(err.code, MCFS_OBJECT_ALREADY_EXISTS);
+    for (int i = 0; i < 3; i++) {
+        expect_text(b, "x2", 5, "one");
+        expect_text(b, longer, 6, "two");
+        expect_gone(b, "x", 1);
+        expect_gone(b, "y", 2);
+        if (i == 0) { /* as after the death of the process */
+            use_copy();
+            cr_assert_eq(damage_of(copy_dir, NULL), 0);
+            close_store(b);
+        } else {
+            close_store(b);
+            cr_assert_eq(damage_of(config.dir, NULL), 0);
+        }
+        b = open_store();
+        cr_assert_eq(found.objects, 2);
+    }
+    close_store(b);
+}
+
+struct attr_of {
+    const char *key;
+    struct mcfs_attr attr;
+    uint64_t last_version, objects;
+    bool in_order;
+};
+
+static bool take_attr_of(const struct mcfs_object *o, void *arg)
+{
+    struct attr_of *a = arg;
+    a->objects++;
+    a->in_order &= o->version > a->last_version;
+    a->last_version = o->version;
+    if (mcfs_slice_eq(o->key, slice(a->key)))
+        a->attr = o->attr;
+    return true;
+}
+
+Test(offset_write, a_scan_visits_all_in_the_order_of_their_puts)
+{
+    config.capacity_bytes = 32u << 20;
+    struct mcfs_backend *b = open_store();
+    char key[32];
+    for (unsigned i = 1; i <= 1500; i++) {
+        snprintf(key, sizeof(key), "k/%u", i * 7919 % 1501);
+        put(b, key, i, key, strlen(key) % 3);
+    }
+    for (int i = 0; i < 3; i++) {
+        struct attr_of a = {.key = "k/7", .in_order = true};
+        cr_assert_eq(b->ops->scan(b, take_attr_of, &a, NULL), 0);
+        cr_assert_eq(a.objects, 1500);
+        cr_assert(a.in_order);
+        cr_assert_eq(a.attr.mode, 0640);
+        cr_assert_eq(a.attr.uid, 7);
+        if (i == 0)
+            use_copy();
+        close_store(b);
+        b = open_store();
+    }
+    close_store(b);
+}
+
+Test(offset_write, a_staging_file_is_copied_and_used_up)
+{
+    struct mcfs_backend *b = open_store();
+    char path[128];
+    static char data[1 << 20];
+    for (size_t i = 0; i < sizeof(data); i++)
+        data[i] = (char)(i * 31 >> 3);
+    for (int with_crc = 0; with_crc < 2; with_crc++) {
+        snprintf(path, sizeof(path), "%s/../staging", dir);
+        cr_assert_eq(mcfs_write_file(path, data, sizeof(data), 0600, 0, NULL), 0);
+        struct mcfs_backend_put item = {.object = {.tenant = tenant,
+                                                   .key = slice("staged"),
+                                                   .version = 1 + (uint64_t)with_crc,
+                                                   .size = sizeof(data),
+                                                   .has_crc = with_crc,
+                                                   .crc32c = mcfs_crc32c(0, data, sizeof(data))},
+                                        .staging_path = path};
+        item.object.size++;
+        cr_assert_eq(b->ops->put(b, &item, 1), 1);
+        item.object.size--;
+        cr_assert_eq(b->ops->put(b, &item, 1), 0, "%s", item.err.msg);
+        cr_assert_neq(access(path, F_OK), 0);
+    }
+    expect(b, "staged", 1, data, sizeof(data));
+    close_store(b);
+    cr_assert_eq(damage_of(dir, NULL), 0);
+    b = open_store();
+    expect(b, "staged", 2, data, sizeof(data));
+    close_store(b);
+}
+
+Test(offset_write, a_directory_has_one_owner)
+{
+    struct mcfs_backend *b = open_store();
+    struct mcfs_error err;
+    char pid[16];
+    pid_t child = fork();
+    if (child == 0)
+        _exit(try_open(&err) || err.code != MCFS_FILE_LOCK_FAIL ||
+              !strstr(err.msg, (snprintf(pid, sizeof(pid), "%d", (int)getppid()), pid)));
+    int status;
+    waitpid(child, &status, 0);
+    cr_assert_eq(status, 0);
+    close_store(b);
+    close_store(open_store());
+}
+
+Test(offset_write, another_layouts_files_are_left_alone)
+{
+    struct mcfs_error err;
+    shell("mkdir %s && touch %s/123.bucket", dir, dir);
+    cr_assert_null(try_open(&err));
+    cr_assert_eq(err.code, MCFS_INVALID_PARAMS);
+    cr_assert_not_null(strstr(err.msg, "bucket_storage_backend"));
+    shell("rm %s/123.bucket && echo hm > %s/strange && touch %s/kv_cache.meta.tmp.7.1", dir, dir,
+          dir);
+    close_store(open_store());
+    cr_assert_eq(found.set_aside_files, 1);
+    shell("test -e %s/lost+found/strange -a ! -e %s/kv_cache.meta.tmp.7.1", dir, dir);
+}
+
+/* ---- room ---- */
+
+Test(offset_write, a_full_store_says_so_and_keeps_what_it_has)
+{
+    static char data[900000];
+    struct mcfs_backend *b = open_store();
+    struct mcfs_error err;
+    char key[16];
+    unsigned n = 0;
+    memset(data, 'f', sizeof(data));
+    for (;; n++) {
+        snprintf(key, sizeof(key), "f%u", n);
+        if (put_full(b, key, n + 1, data, sizeof(data), &err))
+            break;
+    }
+    cr_assert_eq(err.code, MCFS_NO_AVAILABLE_HANDLE);
+    cr_assert_eq(err.errnum, ENOSPC);
+    cr_assert(n >= 8 && n <= 9);
+    for (unsigned i = 0; i < n; i++) {
+        snprintf(key, sizeof(key), "f%u", i);
+        expect(b, key, i + 1, data, sizeof(data));
+    }
+    /* What is removed makes room at once, unless somebody reads it. */
+    struct mcfs_backend_reader *r = reader(b, "f0", 1);
+    del(b, "f0", 1);
+    cr_assert_eq(put_full(b, "new", 100, data, sizeof(data), &err), -1);
+    cr_assert_eq(err.code, MCFS_NO_AVAILABLE_HANDLE);
+    char head[8];
+    cr_assert_eq(r->ops->reader_read(r, head, 8, 0, NULL), 8);
+    cr_assert_eq(memcmp(head, "ffffffff", 8), 0);
+    cr_assert_eq(r->ops->reader_verify(r, NULL), 0);
+    r->ops->reader_close(r);
+    put(b, "new", 100, data, sizeof(data));
+    close_store(b);
+    b = open_store();
+    expect(b, "new", 100, data, sizeof(data));
+    expect_gone(b, "f0", 1);
+    close_store(b);
+    cr_assert_eq(damage_of(dir, NULL), 0);
+}
+
+Test(offset_write, a_range_is_not_used_again_before_its_removal_is_durable)
+{
+    struct mcfs_backend *b = open_store();
+    struct mcfs_backend_place old, now;
+    put_text(b, "a", 1, "first");
+    cr_assert_eq(b->ops->sync(b, NULL), 0);
+    cr_assert_eq(b->ops->locate(b, tenant, slice("a"), 1, &old, NULL), 0);
+    del(b, "a", 1);
+    put_text(b, "b", 2, "other");
+    cr_assert_eq(b->ops->locate(b, tenant, slice("b"), 2, &now, NULL), 0);
+    cr_assert_neq(now.offset, old.offset);
+    cr_assert_eq(b->ops->sync(b, NULL), 0);
+    put_text(b, "c", 3, "third");
+    cr_assert_eq(b->ops->locate(b, tenant, slice("c"), 3, &now, NULL), 0);
+    cr_assert_eq(now.offset, old.offset);
+    close_store(b);
+}
+
+/* ---- against a model ---- */
+
+#define KEYS 40
+#define VERSIONS 8
+
+struct model {
+    struct {
+        bool there;
+        uint64_t version;
+        uint32_t seed, size;
+    } v[KEYS][VERSIONS];
+    uint64_t next_version;
+};
+
+static unsigned rng;
+
+static unsigned next(unsigned n)
+{
+    rng = rng * 1103515245u + 12345u;
+    return (rng >> 8) % n;
+}
+
+static char *value_of(uint32_t seed, uint32_t size)
+{
+    char *v = malloc(size + 1);
+    for (uint32_t i = 0; i < size; i++)
+        v[i] = (char)((seed * 2654435761u + i * 40503u) >> 7);
+    return v;
+}
+
+static const char *key_of(unsigned k)
+{
+    static char key[4300];
+    int n = snprintf(key, sizeof(key), "dir%u/key%u", k % 3, k);
+    if (k % 5 == 4) { /* one whose head needs two blocks */
+        memset(key + n, 'x', 4090 - (size_t)n);
+        key[4090] = 0;
+    }
+    return key;
+}
+
+static void check_model(struct mcfs_backend *b, const struct model *m)
+{
+    uint64_t objects = 0;
+    for (unsigned k = 0; k < KEYS; k++) {
+        for (unsigned i = 0; i < VERSIONS; i++) {
+            if (!m->v[k][i].version)
+                continue;
+            if (!m->v[k][i].there) {
+                expect_gone(b, key_of(k), m->v[k][i].version);
+                continue;
+            }
+            char *data = value_of(m->v[k][i].seed, m->v[k][i].size);
+            expect(b, key_of(k), m->v[k][i].version, data, m->v[k][i].size);
+            free(data);
+            objects++;
+        }
+    }
+    struct mcfs_backend_stats stats;
+    b->ops->stats(b, &stats);
+    cr_assert_eq(stats.objects, objects);
+    struct attr_of a = {.key = ""};
+    cr_assert_eq(b->ops->scan(b, take_attr_of, &a, NULL), 0);
+    cr_assert_eq(a.objects, objects);
+}
+
+static void model_put(struct mcfs_backend *b, struct model *m, unsigned k, unsigned i)
+{
+    struct mcfs_error err;
+    uint32_t seed = rng, size = next(4) ? next(9000) : next(200000);
+    char *data = value_of(seed, size);
+    uint64_t version = m->next_version++;
+    if (put_full(b, key_of(k), version, data, size, &err) == 0) {
+        m->v[k][i].there = true;
+        m->v[k][i].version = version;
+        m->v[k][i].seed = seed;
+        m->v[k][i].size = size;
+    } else {
+        cr_assert_eq(err.code, MCFS_NO_AVAILABLE_HANDLE, "%s", err.msg);
+    }
+    free(data);
+}
+
+static void model_step(struct mcfs_backend *b, struct model *m)
+{
+    unsigned k = next(KEYS), i = next(VERSIONS), to = next(KEYS), j = next(VERSIONS);
+    struct mcfs_attr attr = {.mode = 0644};
+    if (!m->v[k][i].there) {
+        model_put(b, m, k, i);
+        return;
+    }
+    switch (next(6)) {
+    case 0:
+        cr_assert_eq(b->ops->sync(b, NULL), 0);
+        return;
+    case 1:
+        cr_assert_eq(b->ops->set_attr(b, tenant, slice(key_of(k)), m->v[k][i].version, &attr, NULL),
+                     0);
+        return;
+    case 2:
+        if (!m->v[to][j].there) {
+            struct mcfs_error err = MCFS_ERROR_INIT;
+            char from[4300];
+            strcpy(from, key_of(k));
+            uint64_t version = m->next_version++;
+            if (b->ops->rekey(b, tenant, slice(from), m->v[k][i].version, slice(key_of(to)),
+                              version, &err)) {
+                cr_assert_eq(err.code, MCFS_NO_AVAILABLE_HANDLE, "%s", err.msg);
+                return;
+            }
+            m->v[to][j] = m->v[k][i];
+            m->v[to][j].version = version;
+            m->v[k][i].there = false;
+            return;
+        }
+        /* fall through */
+    default:
+        del(b, key_of(k), m->v[k][i].version);
+        m->v[k][i].there = false;
+    }
+}
+
+static void run_model(unsigned seed, const char *mode, bool no_crc)
+{
+    struct model m = {.next_version = 1};
+    config.offset_persist = mode;
+    config.offset_without_record_crc = no_crc;
+    config.capacity_bytes = 6u << 20;
+    rng = seed;
+    struct mcfs_backend *b = open_store();
+    for (unsigned round = 0; round < 12; round++) {
+        for (unsigned step = 0; step < 250; step++)
+            model_step(b, &m);
+        check_model(b, &m);
+        if (round % 3 == 0) { /* the process dies: what it leaves is used from now on */
+            char other[200];
+            copy_store();
+            uint64_t objects;
+            cr_assert_eq(damage_of(copy_dir, &objects), 0);
+            close_store(b);
+            snprintf(other, sizeof(other), "%s.old", dir);
+            shell("rm -rf %s && mv %s %s && mv %s %s", other, dir, other, copy_dir, dir);
+        } else {
+            close_store(b);
+            cr_assert_eq(damage_of(dir, NULL), 0);
+        }
+        b = open_store();
+        cr_assert_eq(found.dropped_objects, 0);
+        cr_assert_eq(found.set_aside_files, 0);
+        check_model(b, &m);
+    }
+    close_store(b);
+}
+
+Test(offset_write, random_operations_relaxed)
+{
+    run_model(1, "relaxed", false);
+    shell("rm -rf %s", dir);
+    run_model(2, "relaxed", true);
+}
+
+Test(offset_write, random_operations_strict)
+{
+    run_model(3, "strict", false);
+}
