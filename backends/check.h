@@ -27,8 +27,8 @@ struct store_check {
 int store_check(struct store_check *c, struct mcfs_error *err);
 
 /* Drops what the findings (of a check that nobody has written since) say can be dropped, for good.
- * The caller owns the directory (mcfs_own_dir), except for buckets, which are owned by being
- * opened.  done[i] tells what was dropped or set right. */
+ * The caller owns the directory (mcfs_own_dir), except for the layouts that are written, which are
+ * owned by being opened.  done[i] tells what was dropped or set right. */
 int store_repair(const struct store_check *c, const struct finding *findings, size_t n, bool *done,
                  struct mcfs_error *err);
 

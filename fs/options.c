@@ -19,9 +19,22 @@ static const struct mcfs_flag table[] = {
     {"storage_path", MCFS_FLAG_STRING, AT(storage_path), NULL, "MOONCAKE_OFFLOAD_FILE_STORAGE_PATH",
      "state directory of a cluster's node", 0},
     {"backend", MCFS_FLAG_STRING, AT(backend), NULL, "MOONCAKE_OFFLOAD_STORAGE_BACKEND_DESCRIPTOR",
-     "layout of the store: bucket_storage_backend, and with offload: also "
-     "offset_allocator_storage_backend and file_per_key_storage_backend; none: buckets, or what "
-     "lies there",
+     "layout of the store: bucket_storage_backend, offset_allocator_storage_backend, and with "
+     "offload: also file_per_key_storage_backend; none: buckets, or what lies there",
+     0},
+    {"offset_persist", MCFS_FLAG_STRING, AT(offset_persist), "relaxed",
+     "MOONCAKE_OFFSET_PERSIST_MODE",
+     "offset allocator: what a closed file survives: nothing (disabled), the daemon's death "
+     "(relaxed), power loss (strict)",
+     0},
+    {"offset_checkpoint", MCFS_FLAG_DURATION, AT(offset_checkpoint_ms), "60s",
+     "MOONCAKE_OFFSET_PERSIST_INTERVAL_SECONDS",
+     "offset allocator: time between checkpoints, from which Mooncake can go on", 1000},
+    {"offset_nodes_max", MCFS_FLAG_U32, AT(offset_nodes_max), "0",
+     "MOONCAKE_OFFSET_MAX_CAPACITY_NODES",
+     "offset allocator: most ranges of the data file, free ones included; 0: 16777216", 0},
+    {"offset_record_crc", MCFS_FLAG_BOOL, AT(offset_record_crc), "true",
+     "MOONCAKE_OFFSET_RECORD_CRC", "offset allocator: records carry checksums for Mooncake, too",
      0},
     {"fsdir", MCFS_FLAG_STRING, AT(fsdir), "file_per_key_dir", "MOONCAKE_OFFLOAD_FSDIR",
      "offload: the folder of the file-per-key layout", 0},

@@ -18,6 +18,10 @@ struct mount_options {
     bool has_uid, has_gid, has_umask;
     uint64_t rpc_timeout_ms, lease_wait_ms, attr_timeout_ms, refresh_ms;
     uint64_t bucket_size_limit, bucket_keys_limit, capacity, single_object_min, flush_interval_ms;
+    char *offset_persist;
+    uint64_t offset_checkpoint_ms;
+    uint32_t offset_nodes_max;
+    bool offset_record_crc;
     char *uid_text, *gid_text, *umask_text;
 
     /* the command line */

@@ -149,7 +149,7 @@ static void expect(struct mcfs_backend *b, const char *key, uint64_t version, co
     cr_assert_eq(r->ops->reader_verify(r, &err), 0, "%s", err.msg);
     uint64_t at, len;
     int fd = r->ops->reader_fd(r, &at, &len);
-    cr_assert(fd >= 0 && len == size && at % 4096 == 0);
+    cr_assert(fd >= 0 && len == size && at % 512 == 0);
     cr_assert_eq(mcfs_pread_full(fd, got, size, at), (ssize_t)size);
     cr_assert_eq(memcmp(got, data, size), 0);
     r->ops->reader_close(r);
@@ -592,4 +592,305 @@ Test(offset_write, random_operations_relaxed)
 Test(offset_write, random_operations_strict)
 {
     run_model(3, "strict", false);
+}
+
+/* ---- modes ---- */
+
+Test(offset_write, a_disabled_store_forgets_and_leaves_no_checkpoint_over_other_bytes)
+{
+    struct mcfs_backend *b = open_store();
+    put_text(b, "old", 1, "kept so far");
+    close_store(b);
+    config.offset_persist = "disabled";
+    b = open_store();
+    cr_assert_eq(found.objects, 0);
+    shell("test ! -e %s/kv_cache.meta -a ! -e %s/kv_cache.journal", dir, dir);
+    put_text(b, "new", 2, "for now");
+    expect_text(b, "new", 2, "for now");
+    del(b, "new", 2);
+    put_text(b, "newer", 3, "for now, too");
+    cr_assert_eq(b->ops->sync(b, NULL), 0);
+    use_copy(); /* it dies */
+    close_store(b);
+    for (int i = 0; i < 2; i++) {
+        config.offset_persist = i ? "strict" : "relaxed";
+        cr_assert_eq(damage_of(config.dir, NULL), 0);
+        b = open_store();
+        cr_assert_eq(found.objects, 0);
+        cr_assert_eq(found.set_aside_files, 0);
+        put_text(b, "again", 4, "stays");
+        close_store(b);
+        b = open_store();
+        expect_text(b, "again", 4, "stays");
+        close_store(b);
+        config.dir = dir;
+    }
+    config.offset_persist = "sometimes";
+    struct mcfs_error err;
+    cr_assert_null(try_open(&err));
+    cr_assert_eq(err.code, MCFS_INVALID_PARAMS);
+}
+
+Test(offset_write, a_strict_put_costs_no_checkpoint)
+{
+    config.offset_persist = "strict";
+    struct mcfs_backend *b = open_store();
+    struct mcfs_backend_stats before, after;
+    struct stat was, is;
+    char path[128];
+    snprintf(path, sizeof(path), "%s/kv_cache.meta", dir);
+    cr_assert_eq(stat(path, &was), 0);
+    b->ops->stats(b, &before);
+    put_text(b, "s", 1, "durable");
+    b->ops->stats(b, &after);
+    cr_assert_eq(after.syncs, before.syncs + 1);
+    cr_assert_eq(stat(path, &is), 0);
+    cr_assert_eq(was.st_ino, is.st_ino);
+    close_store(b);
+}
+
+/* ---- damage ---- */
+
+static void truncate_file(const char *name, off_t size)
+{
+    char path[160];
+    snprintf(path, sizeof(path), "%s/%s", config.dir, name);
+    cr_assert_eq(truncate(path, size), 0);
+}
+
+static off_t size_of(const char *name)
+{
+    char path[160];
+    struct stat st;
+    snprintf(path, sizeof(path), "%s/%s", config.dir, name);
+    cr_assert_eq(stat(path, &st), 0);
+    return st.st_size;
+}
+
+Test(offset_write, a_journal_that_is_torn_at_any_byte_loses_only_what_was_not_finished)
+{
+    config.capacity_bytes = 1u << 20;
+    struct mcfs_backend *b = open_store();
+    off_t ends[4];
+    put_text(b, "a", 1, "first");
+    ends[0] = size_of("kv_cache.journal");
+    put_text(b, "b", 2, "second");
+    ends[1] = size_of("kv_cache.journal");
+    del(b, "a", 1);
+    ends[2] = size_of("kv_cache.journal");
+    rename_to(b, "b", 2, "c", 3);
+    ends[3] = size_of("kv_cache.journal");
+    for (off_t at = OFFSET_LOG_HEAD; at <= ends[3]; at++) {
+        config.dir = dir;
+        use_copy();
+        truncate_file("kv_cache.journal", at);
+        cr_assert_eq(damage_of(copy_dir, NULL), 0);
+        struct mcfs_backend *c = open_store();
+        cr_assert_eq(found.objects, (at >= ends[0]) + (at >= ends[1]) - (at >= ends[2]));
+        if (at >= ends[0] && at < ends[2])
+            expect_text(c, "a", 1, "first");
+        if (at >= ends[1])
+            expect_text(c, at < ends[3] ? "b" : "c", at < ends[3] ? 2 : 3, "second");
+        put_text(c, "d", 4, "after");
+        close_store(c);
+        c = open_store();
+        expect_text(c, "d", 4, "after");
+        close_store(c);
+    }
+    close_store(b);
+}
+
+Test(offset_write, a_damaged_journal_record_costs_no_other_object)
+{
+    struct mcfs_backend *b = open_store();
+    off_t begin = size_of("kv_cache.journal");
+    put_text(b, "a", 1, "first");
+    put_text(b, "b", 2, "second");
+    put_text(b, "c", 3, "third");
+    use_copy();
+    close_store(b);
+    char path[160];
+    snprintf(path, sizeof(path), "%s/kv_cache.journal", copy_dir);
+    int fd = open(path, O_RDWR);
+    cr_assert_eq(pwrite(fd, "XXXX", 4, begin + 30), 4);
+    close(fd);
+    cr_assert_gt(damage_of(copy_dir, NULL), 0);
+    b = open_store();
+    expect_gone(b, "a", 1);
+    expect_text(b, "b", 2, "second");
+    expect_text(b, "c", 3, "third");
+    close_store(b);
+    shell("test -e %s/lost+found/kv_cache.journal", copy_dir);
+    cr_assert_eq(damage_of(copy_dir, NULL), 0);
+}
+
+Test(offset_write, without_a_usable_checkpoint_the_index_goes_on)
+{
+    for (int i = 0; i < 3; i++) {
+        config.dir = dir;
+        struct mcfs_backend *b = open_store();
+        put_text(b, "kept", 1, "bytes");
+        close_store(b);
+        use_copy();
+        if (i == 0)
+            shell("rm %s/kv_cache.meta", copy_dir);
+        else
+            truncate_file("kv_cache.meta", i == 1 ? 0 : size_of("kv_cache.meta") / 2);
+        b = open_store();
+        expect_text(b, "kept", 1, "bytes");
+        close_store(b);
+        cr_assert_eq(damage_of(copy_dir, NULL), 0);
+    }
+}
+
+Test(offset_write, without_a_usable_index_the_checkpoint_goes_on)
+{
+    struct mcfs_backend *b = open_store();
+    put_text(b, "kept", 9, "bytes");
+    close_store(b);
+    use_copy();
+    truncate_file("kv_cache.index", 50);
+    b = open_store();
+    cr_assert_eq(found.objects, 1);
+    expect_text(b, "kept", 1, "bytes"); /* Mooncake's number of it is 0 */
+    close_store(b);
+    cr_assert_eq(damage_of(copy_dir, NULL), 0);
+}
+
+Test(offset_write, bytes_that_rot_are_found_and_dropped)
+{
+    struct mcfs_backend *b = open_store();
+    struct mcfs_backend_place place;
+    struct mcfs_error err = MCFS_ERROR_INIT;
+    put_text(b, "good", 1, "these stay");
+    put_text(b, "bad", 2, "these rot");
+    cr_assert_eq(b->ops->locate(b, tenant, slice("bad"), 2, &place, NULL), 0);
+    close_store(b);
+    char path[128];
+    snprintf(path, sizeof(path), "%s/kv_cache.data", dir);
+    int fd = open(path, O_RDWR);
+    cr_assert_eq(pwrite(fd, "T", 1, (off_t)place.offset), 1);
+    close(fd);
+    cr_assert_eq(damage_of(dir, NULL), 1);
+    b = open_store();
+    struct mcfs_backend_reader *r = reader(b, "bad", 2);
+    cr_assert_eq(r->ops->reader_verify(r, &err), -1);
+    cr_assert_eq(err.code, MCFS_CHECKSUM_MISMATCH);
+    r->ops->reader_close(r);
+    cr_assert_null(b->ops->reader_open(b, tenant, slice("bad"), 2, &err));
+    expect_text(b, "good", 1, "these stay");
+    close_store(b);
+}
+
+/* ---- what Mooncake wrote, and would read ---- */
+
+struct search {
+    struct mcfs_slice tenant, key;
+    uint64_t version;
+};
+
+static bool match(const struct mcfs_object *o, void *arg)
+{
+    struct search *s = arg;
+    if (mcfs_slice_eq(o->tenant, s->tenant) && mcfs_slice_eq(o->key, s->key))
+        s->version = o->version;
+    return true;
+}
+
+/* Whether an object of a listing is there, with its bytes; it must be when the listing says so. */
+static size_t check_listed(struct mcfs_backend *b, const json_t *o)
+{
+    json_t *k = json_object_get(o, "key");
+    size_t size = (size_t)json_integer_value(json_object_get(o, "size"));
+    struct search s = {slice(json_string_value(json_object_get(o, "tenant"))),
+                       mcfs_slice(json_string_value(k), json_string_length(k)), 0};
+    unsigned char digest[32];
+    char hex[65];
+    cr_assert_eq(b->ops->scan(b, match, &s, NULL), 0);
+    cr_assert_eq(s.version != 0, json_is_true(json_object_get(o, "present")), "%.*s",
+                 MCFS_SLICE_ARG(s.key));
+    if (!s.version)
+        return 0;
+    struct mcfs_backend_reader *r = b->ops->reader_open(b, s.tenant, s.key, s.version, NULL);
+    cr_assert_not_null(r);
+    char *data = malloc(size + 1);
+    cr_assert_eq(r->ops->reader_read(r, data, size + 1, 0, NULL), (int64_t)size);
+    EVP_Digest(data, size, digest, NULL, EVP_sha256(), NULL);
+    for (int i = 0; i < 32; i++)
+        sprintf(hex + 2 * i, "%02x", digest[i]);
+    cr_assert_str_eq(hex, json_string_value(json_object_get(o, "sha256")));
+    r->ops->reader_close(r);
+    free(data);
+    return 1;
+}
+
+static void open_golden(const char *name)
+{
+    char path[256];
+    snprintf(path, sizeof(path), "%s/%s.json", TEST_DATA_DIR, name);
+    shell("rm -rf %s && cp -r %s/%s %s && chmod -R u+w %s", dir, TEST_DATA_DIR, name, dir, dir);
+    json_t *listing = json_load_file(path, JSON_ALLOW_NUL, NULL), *o;
+    size_t i;
+    cr_assert_not_null(listing);
+    for (int round = 0; round < 3; round++) {
+        struct mcfs_backend *b = open_store();
+        size_t present = 0;
+        json_array_foreach(json_object_get(listing, "objects"), i, o)
+        {
+            present += check_listed(b, o);
+        }
+        cr_assert_gt(present, 0);
+        cr_assert_eq(found.objects, present + (round > 0), "%s", name);
+        if (round > 0)
+            cr_assert_eq(found.dropped_objects, 0);
+        if (round == 0)
+            put_text(b, "ours", 1000, "beside theirs");
+        expect_text(b, "ours", 1000, "beside theirs");
+        if (round == 1)
+            use_copy();
+        close_store(b);
+        cr_assert_eq(damage_of(config.dir, NULL), 0);
+    }
+    config.dir = dir;
+    json_decref(listing);
+}
+
+Test(offset_write, directories_of_mooncakes_are_taken_over)
+{
+    config.capacity_bytes = 16u << 20;
+    open_golden("offset_strict");
+    open_golden("offset_relaxed");
+    open_golden("offset_crash");
+}
+
+/* By kv_cache.meta alone, as Mooncake does. */
+Test(offset_write, mooncakes_rules_find_exactly_what_a_checkpoint_has)
+{
+    struct mcfs_backend *b = open_store();
+    struct offset_checkpoint_found what;
+    put_text(b, "stays", 1, "one");
+    put_text(b, "goes", 2, "two");
+    put_text(b, "old name", 3, "three");
+    put_text(b, "new name", 2, "what was there");
+    rename_to(b, "old name", 3, "new name", 4);
+    del(b, "goes", 2);
+    close_store(b);
+    struct catalog *c = offset_read_checkpoint(dir, false, NULL, NULL, &what, NULL);
+    cr_assert_not_null(c);
+    cr_assert_eq(c->count, 2);
+    cr_assert_eq(what.dropped, 0);
+    const struct catalog_entry *e = catalog_find(c, mcfs_slice("default\0new name", 16));
+    cr_assert_not_null(e);
+    cr_assert_eq(e->size, 5);
+    catalog_free(c);
+    /* Its checkpoint since then is believed, not our index; what is left keeps its version. */
+    shell("cp -r %s %s && printf '\\052\\015default\\000stays' >> %s/kv_cache.meta", dir, copy_dir,
+          copy_dir);
+    config.dir = copy_dir;
+    b = open_store();
+    cr_assert_eq(found.objects, 1);
+    expect_gone(b, "stays", 1);
+    expect_text(b, "new name", 4, "three");
+    close_store(b);
+    cr_assert_eq(damage_of(copy_dir, NULL), 0);
 }
