@@ -90,6 +90,16 @@ static const struct mcfs_session_ops session_ops = {
 
 /* ---- start and stop ---- */
 
+/* A layout sets aside files that it does not know: those of another one are not meant by that. */
+static int check_layout(const struct node *n, const char *dir, struct mcfs_error *err)
+{
+    const struct mcfs_backend_ops *there = mcfs_backend_recognise(dir, n->config.store.fsdir, NULL);
+    if (!there || there == n->ops)
+        return 0;
+    return mcfs_fail(err, MCFS_INVALID_PARAMS, "%s is a store of %s, not of %s (backend=%s)", dir,
+                     there->name, n->ops->name, there->name);
+}
+
 static int open_store(struct node *n, struct mcfs_error *err)
 {
     struct mcfs_backend_recovery found;
@@ -103,6 +113,8 @@ static int open_store(struct node *n, struct mcfs_error *err)
         n->ops = mcfs_backend_recognise(config->dir, config->fsdir, err);
     else if (!(n->ops = mcfs_backend_find(name)))
         mcfs_fail(err, MCFS_INVALID_PARAMS, "no such storage backend: '%s'", name);
+    if (n->ops && !config->read_only && check_layout(n, config->dir, err))
+        return -1;
     if (n->ops)
         n->store = config->read_only ? mcfs_backend_open_live(n->ops, config, &found, err)
                                      : n->ops->open(config, &found, err);
