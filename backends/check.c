@@ -146,7 +146,8 @@ int store_check(struct store_check *c, struct mcfs_error *err)
     if (c->layout == &mcfs_bucket_ops)
         return bucket_check(c, err);
     if (c->layout == &mcfs_offset_ops) {
-        const char *const known[] = {OFFSET_DATA,  OFFSET_META,    OFFSET_META ".tmp",
+        static const char unfinished[] = OFFSET_META ".tmp";
+        const char *const known[] = {OFFSET_DATA,  OFFSET_META,    unfinished,
                                      OFFSET_INDEX, OFFSET_JOURNAL, NULL};
         struct catalog *catalog = offset_read(c->dir, true, NULL, &c->sink, &dropped, err);
         /* Mooncake's records are read when they are listed; of ours only the heads are. */

@@ -235,6 +235,7 @@ static int replay_journal(struct loading *l, struct mcfs_slice bytes, bool *othe
              head.position == 0;
     if (*other)
         return 0;
+    i->has_journal = true;
     size_t end = replay_records(l, OFFSET_JOURNAL, bytes, head.position, i->head.position,
                                 &i->journal_damaged, &failed);
     if (failed)
@@ -324,8 +325,10 @@ static int check_entries(struct loading *l, int fd, struct mcfs_error *err)
     struct offset_image *i = l->image;
     struct stat st = {0};
     struct checking c = {.l = l, .fd = fd, .head = malloc(OFFSET_RECORD_HEAD + OFFSET_KEY_MAX)};
-    int rc = c.head ? 0 : mcfs_fail_errno(err, ENOMEM, OFFSET_DATA);
-    if (rc == 0 && fd >= 0 && fstat(fd, &st))
+    int rc = 0;
+    if (!c.head)
+        return mcfs_fail_errno(err, ENOMEM, OFFSET_DATA);
+    if (fd >= 0 && fstat(fd, &st))
         rc = mcfs_fail_errno(err, errno, OFFSET_DATA);
     c.data_size = (uint64_t)st.st_size;
     c.untouched =

@@ -86,6 +86,7 @@ struct offset_image {
     uint64_t insert_seq;         /* greater than any seq in use */
     uint64_t journal_end;        /* position behind its last whole record */
     uint64_t count, dropped;
+    bool has_journal;     /* there is one that goes on from the index */
     bool clean;           /* index and journal are as an orderly end leaves them */
     bool index_damaged;   /* it is there, and cannot be read (any more than in part) */
     bool journal_damaged; /* not only its tail is torn, or it is another index's */

@@ -29,8 +29,9 @@ struct recovering {
 
 /* ---- lost+found ---- */
 
-static int set_aside(struct recovering *r, const char *name, const char *why,
-                     struct mcfs_error *err)
+/* stays: it is to be replaced, in one step, and a second name keeps what it holds. */
+static int keep(struct recovering *r, const char *name, const char *why, bool stays,
+                struct mcfs_error *err)
 {
     char from[PATH_MAX], to[PATH_MAX];
     snprintf(from, sizeof(from), "%s/%s", r->s->dir, name);
@@ -42,7 +43,8 @@ static int set_aside(struct recovering *r, const char *name, const char *why,
             snprintf(to, sizeof(to), "%s/lost+found/%s", r->s->dir, name);
         else
             snprintf(to, sizeof(to), "%s/lost+found/%s.%d", r->s->dir, name, i);
-        if (renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE) == 0) {
+        if ((stays ? link(from, to) : renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE)) ==
+            0) {
             mcfs_warning("%s: %s; it is set aside in lost+found", from, why);
             r->set_aside++;
             return 0;
@@ -53,6 +55,12 @@ static int set_aside(struct recovering *r, const char *name, const char *why,
             break;
     }
     return mcfs_fail_errno(err, errno, "%s", from);
+}
+
+static int set_aside(struct recovering *r, const char *name, const char *why,
+                     struct mcfs_error *err)
+{
+    return keep(r, name, why, false, err);
 }
 
 static bool is_ours(const char *name)
@@ -206,9 +214,8 @@ static int forget_all(struct recovering *r, struct mcfs_error *err)
     struct mcfs_id id = mcfs_id_random();
     s->epoch = id.hi;
     s->insert_seq = r->image.insert_seq;
-    if (remove_file(s, OFFSET_META, err) || remove_file(s, OFFSET_JOURNAL, err) ||
-        remove_file(s, OFFSET_INDEX, err) || mcfs_sync_dir(s->dir, err) ||
-        offset_write_nothing_kept(s, err))
+    if (offset_write_nothing_kept(s, err) || remove_file(s, OFFSET_META, err) ||
+        remove_file(s, OFFSET_JOURNAL, err) || mcfs_sync_dir(s->dir, err))
         return -1;
     offset_list_free(&r->image.entries);
     r->image.meta = (struct offset_digest){0, 0};
@@ -365,9 +372,9 @@ static int load(struct recovering *r, struct mcfs_error *err)
 
 static int keep_damaged(struct recovering *r, struct mcfs_error *err)
 {
-    if (r->image.index_damaged && set_aside(r, OFFSET_INDEX, "the index is damaged", err))
+    if (r->image.index_damaged && keep(r, OFFSET_INDEX, "the index is damaged", true, err))
         return -1;
-    return r->image.journal_damaged ? set_aside(r, OFFSET_JOURNAL, "the journal is damaged", err)
+    return r->image.journal_damaged ? keep(r, OFFSET_JOURNAL, "the journal is damaged", true, err)
                                     : 0;
 }
 
@@ -403,7 +410,16 @@ static int recover(struct recovering *r, struct mcfs_error *err)
         return -1;
     if (s->mode == OFFSET_DISABLED)
         return 0;
-    return r->image.clean ? offset_journal_open(s, err) : offset_checkpoint(s, err);
+    if (r->image.clean)
+        return offset_journal_open(s, err);
+    /* An index is never without a journal that goes on from it. */
+    if (!r->image.has_journal || r->begin_anew) {
+        MCFS_LOCK_SCOPE(&s->sync_lock);
+        MCFS_LOCK_SCOPE(&s->lock);
+        if (offset_journal_renew(s, s->journal_end, err))
+            return -1;
+    }
+    return offset_checkpoint(s, err);
 }
 
 int offset_recover(struct offset_store *s, struct mcfs_backend_recovery *out,
