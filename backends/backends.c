@@ -2,6 +2,7 @@
 #include "backends/backends.h"
 
 #include "backends/file_per_key/file_per_key.h"
+#include "backends/file_per_key/files.h"
 #include "backends/offset/offset.h"
 #include "common/cleanup.h"
 
@@ -57,7 +58,7 @@ static const struct mcfs_backend_ops *speaks_for(int fd, const char *name, const
                                          "[0-9]*.sum"};
     if (strcmp(name, OFFSET_DATA) == 0 || strcmp(name, OFFSET_META) == 0)
         return &mcfs_offset_ops;
-    if (strcmp(name, fsdir) == 0 && is_dir(fd, name))
+    if ((strcmp(name, fsdir) == 0 || strcmp(name, FILES_DIR) == 0) && is_dir(fd, name))
         return &mcfs_file_per_key_ops;
     for (size_t i = 0; i < MCFS_ARRAY_SIZE(bucket); i++)
         if (fnmatch(bucket[i], name, 0) == 0)
@@ -95,4 +96,21 @@ const struct mcfs_backend_ops *mcfs_backend_recognise(const char *path, const ch
                   "%s is no offload directory: it has no *.bucket, no " OFFSET_DATA " and no %s/",
                   path, fsdir && *fsdir ? fsdir : FILE_PER_KEY_FSDIR);
     return found;
+}
+
+int mcfs_backend_fits(const struct mcfs_backend_ops *ops, const struct mcfs_backend_config *config,
+                      struct mcfs_error *err)
+{
+    struct mcfs_error problem = MCFS_ERROR_INIT;
+    const struct mcfs_backend_ops *found =
+        mcfs_backend_recognise(config->dir, config->fsdir, &problem);
+    if (found == ops || (!found && problem.code == MCFS_FILE_NOT_FOUND))
+        return 0;
+    if (found)
+        return mcfs_fail(err, MCFS_INVALID_PARAMS,
+                         "%s holds files of %s, not of %s: backend=%s is meant", config->dir,
+                         found->name, ops->name, found->name);
+    if (err)
+        *err = problem;
+    return -1;
 }

@@ -14,6 +14,11 @@ const struct mcfs_backend_ops *mcfs_backend_find(const char *descriptor);
 const struct mcfs_backend_ops *mcfs_backend_recognise(const char *dir, const char *fsdir,
                                                       struct mcfs_error *err);
 
+/* Whether a directory can be opened for writing by a backend: it is not there yet, or holds no
+ * files of another's.  0, or -1 with INVALID_PARAMS. */
+int mcfs_backend_fits(const struct mcfs_backend_ops *ops, const struct mcfs_backend_config *config,
+                      struct mcfs_error *err);
+
 /* The store's own directory for what a user names: dir itself, or dir/backend when dir is a node's
  * state directory.  Absolute and malloc'ed; NULL when there is no such directory. */
 char *mcfs_backend_dir(const char *dir, struct mcfs_error *err);

@@ -186,23 +186,44 @@ void catalog_seal(struct catalog *c)
         qsort(c->all, c->count, sizeof(struct catalog_entry *), by_version);
 }
 
-void catalog_recovery(const struct catalog *c, uint64_t dropped, struct mcfs_backend_recovery *out)
+int catalog_check_read_only(const struct mcfs_backend_config *config, const char *layout,
+                            struct mcfs_error *err)
 {
-    if (out)
-        *out = (struct mcfs_backend_recovery){
+    if (config->read_only)
+        return 0;
+    return mcfs_fail(err, MCFS_INVALID_PARAMS, "%s is read, not written: mount offload:%s instead",
+                     layout, config->dir);
+}
+
+struct mcfs_backend *catalog_opened(struct catalog *c, uint64_t dropped,
+                                    struct mcfs_backend_recovery *recovery)
+{
+    if (c && recovery)
+        *recovery = (struct mcfs_backend_recovery){
             .objects = c->count, .bytes = c->object_bytes, .dropped_objects = dropped};
+    return c ? &c->base : NULL;
+}
+
+bool catalog_forget(struct catalog *c, struct catalog_entry *e)
+{
+    if (atomic_exchange(&e->forgotten, true))
+        return false;
+    atomic_fetch_add(&c->forgotten, 1);
+    atomic_fetch_add(&c->forgotten_bytes, e->size);
+    return true;
 }
 
 /* ---- reading ---- */
 
-static struct catalog_entry *find(const struct catalog *c, struct mcfs_slice tenant,
-                                  struct mcfs_slice key, uint64_t version, struct mcfs_error *err)
+struct catalog_entry *catalog_lookup(const struct catalog *c, struct mcfs_slice tenant,
+                                     struct mcfs_slice key, uint64_t version,
+                                     struct mcfs_error *err)
 {
     _cleanup_buf_ struct mcfs_buf name = MCFS_BUF_INIT;
     if (storage_key(tenant, key, &name, err))
         return NULL;
     struct catalog_entry *e = find_key(c, mcfs_slice(name.data, name.len));
-    if (e && e->version == version)
+    if (e && e->version == version && !atomic_load_explicit(&e->forgotten, memory_order_relaxed))
         return e;
     mcfs_fail(err, MCFS_REPLICA_IS_GONE, "%.*s: this version is not stored here",
               (int)MCFS_MIN(key.len, 160), key.data);
@@ -214,7 +235,7 @@ struct mcfs_backend_reader *catalog_reader_open(struct mcfs_backend *b, struct m
                                                 struct mcfs_error *err)
 {
     struct catalog *c = (struct catalog *)b;
-    struct catalog_entry *e = find(c, tenant, key, version, err);
+    struct catalog_entry *e = catalog_lookup(c, tenant, key, version, err);
     if (!e)
         return NULL;
     if (atomic_load_explicit(&e->bad, memory_order_relaxed)) {
@@ -303,7 +324,7 @@ int catalog_reader_verify(struct mcfs_backend_reader *base, struct mcfs_error *e
 int catalog_locate(struct mcfs_backend *b, struct mcfs_slice tenant, struct mcfs_slice key,
                    uint64_t version, struct mcfs_backend_place *place, struct mcfs_error *err)
 {
-    const struct catalog_entry *e = find((struct catalog *)b, tenant, key, version, err);
+    const struct catalog_entry *e = catalog_lookup((struct catalog *)b, tenant, key, version, err);
     if (!e)
         return -1;
     snprintf(place->file, sizeof(place->file), "%s", e->file);
@@ -321,6 +342,8 @@ int catalog_scan(struct mcfs_backend *b, mcfs_backend_scan_fn fn, void *arg, str
     (void)err;
     for (size_t i = 0; i < c->count; i++) {
         const struct catalog_entry *e = c->all[i];
+        if (atomic_load_explicit(&e->forgotten, memory_order_relaxed))
+            continue;
         struct mcfs_object o = {.version = e->version,
                                 .size = e->size,
                                 .attr = {MCFS_ATTR_DEFAULT_MODE, 0, 0, e->mtime_ns},
@@ -338,8 +361,8 @@ void catalog_stats(struct mcfs_backend *b, struct mcfs_backend_stats *out)
     struct catalog *c = (struct catalog *)b;
     struct statvfs v;
     *out = (struct mcfs_backend_stats){
-        .objects = c->count,
-        .object_bytes = c->object_bytes,
+        .objects = c->count - atomic_load(&c->forgotten),
+        .object_bytes = c->object_bytes - atomic_load(&c->forgotten_bytes),
         .capacity_bytes = c->used_bytes,
         .used_bytes = c->used_bytes,
         .dead_bytes = c->used_bytes > c->object_bytes ? c->used_bytes - c->object_bytes : 0,

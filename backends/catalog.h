@@ -35,6 +35,7 @@ struct catalog_entry {
     bool has_crc, whole_file;
     size_t at;       /* among all; the catalog's own */
     atomic_bool bad; /* its checksum was found wrong after the directory was opened */
+    atomic_bool forgotten;
 };
 
 struct catalog {
@@ -49,7 +50,7 @@ struct catalog {
     const struct finding_sink *sink;
     /* Whether fd, the entry's file, still holds what was found; NULL: it cannot change. */
     bool (*still_there)(const struct catalog_entry *e, int fd);
-    _Atomic uint64_t reads, checksum_errors;
+    _Atomic uint64_t reads, checksum_errors, forgotten, forgotten_bytes;
 };
 
 /* An empty one for a directory that is there. The sink (may be NULL) hears of duplicates. */
@@ -64,13 +65,35 @@ int catalog_add(struct catalog *c, const struct catalog_entry *e);
 /* The entry of a storage key, which may be one without a tenant; NULL: there is none. */
 const struct catalog_entry *catalog_find(const struct catalog *c, struct mcfs_slice on_disk);
 
+/* That version of an object, or NULL (REPLICA_IS_GONE). */
+struct catalog_entry *catalog_lookup(const struct catalog *c, struct mcfs_slice tenant,
+                                     struct mcfs_slice key, uint64_t version,
+                                     struct mcfs_error *err);
+
+/* It was removed by who shows the catalog: it is not found any more; readers that are open go on.
+ * Returns false when that was so before. */
+bool catalog_forget(struct catalog *c, struct catalog_entry *e);
+
 /* Nothing more is entered: puts what is there in order. */
 void catalog_seal(struct catalog *c);
 
-/* Sums up for open's caller. */
-void catalog_recovery(const struct catalog *c, uint64_t dropped, struct mcfs_backend_recovery *out);
+/* Refuses to open a layout that is only read for writing. */
+int catalog_check_read_only(const struct mcfs_backend_config *config, const char *layout,
+                            struct mcfs_error *err);
+
+/* What the open of such a layout returns; c: NULL when reading it has failed. */
+struct mcfs_backend *catalog_opened(struct catalog *c, uint64_t dropped,
+                                    struct mcfs_backend_recovery *recovery);
 
 /* ---- as in struct mcfs_backend_ops ---- */
+
+/* All of them but name, open and reader_is_verified. */
+#define CATALOG_OPS                                                                                \
+    .put = catalog_put, .reader_open = catalog_reader_open, .reader_close = catalog_reader_close,  \
+    .reader_fd = catalog_reader_fd, .reader_read = catalog_reader_read,                            \
+    .reader_verify = catalog_reader_verify, .remove = catalog_remove, .rekey = catalog_rekey,      \
+    .set_attr = catalog_set_attr, .locate = catalog_locate, .scan = catalog_scan,                  \
+    .sync = catalog_sync, .stats = catalog_stats, .close = catalog_close
 
 size_t catalog_put(struct mcfs_backend *b, struct mcfs_backend_put *items, size_t n);
 struct mcfs_backend_reader *catalog_reader_open(struct mcfs_backend *b, struct mcfs_slice tenant,

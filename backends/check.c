@@ -153,9 +153,7 @@ int store_check(struct store_check *c, struct mcfs_error *err)
         /* Mooncake's records are read when they are listed; of ours only the heads are. */
         return check_catalog(c, catalog, known, catalog && !has_index(c->dir), err);
     }
-    const char *const known[] = {c->fsdir && *c->fsdir ? c->fsdir : FILE_PER_KEY_FSDIR, NULL};
-    return check_catalog(c, file_per_key_read(c->dir, c->fsdir, &c->sink, &dropped, err), known,
-                         true, err);
+    return files_check(c, err);
 }
 
 /* ---- repair ---- */
@@ -254,6 +252,12 @@ static int remove_files(const struct store_check *c, const struct finding *f, si
     return syncfs(fd) ? mcfs_fail_errno(err, errno, "%s", c->dir) : 0;
 }
 
+bool store_repair_opens(const struct store_check *c)
+{
+    return c->layout == &mcfs_bucket_ops || c->layout == &mcfs_offset_ops ||
+           (c->layout == &mcfs_file_per_key_ops && files_are_ours(c->dir));
+}
+
 int store_repair(const struct store_check *c, const struct finding *findings, size_t n, bool *done,
                  struct mcfs_error *err)
 {
@@ -262,5 +266,7 @@ int store_repair(const struct store_check *c, const struct finding *findings, si
         return bucket_repair(c, findings, n, done, err);
     if (c->layout == &mcfs_offset_ops)
         return repair_offset(c, findings, n, done, err);
+    if (files_are_ours(c->dir))
+        return files_repair(c, findings, n, done, err);
     return remove_files(c, findings, n, done, err);
 }

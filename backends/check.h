@@ -27,16 +27,25 @@ struct store_check {
 int store_check(struct store_check *c, struct mcfs_error *err);
 
 /* Drops what the findings (of a check that nobody has written since) say can be dropped, for good.
- * The caller owns the directory (mcfs_own_dir), except for the layouts that are written, which are
- * owned by being opened.  done[i] tells what was dropped or set right. */
+ * The caller owns the directory (mcfs_own_dir), except where repairing opens the store, which
+ * owns it.  done[i] tells what was dropped or set right. */
 int store_repair(const struct store_check *c, const struct finding *findings, size_t n, bool *done,
                  struct mcfs_error *err);
+
+/* Whether it does that. */
+bool store_repair_opens(const struct store_check *c);
 
 /* ---- by layout ---- */
 
 int bucket_check(struct store_check *c, struct mcfs_error *err);
 int bucket_repair(const struct store_check *c, const struct finding *findings, size_t n, bool *done,
                   struct mcfs_error *err);
+
+/* Whether there is a file-per-key store that we wrote. */
+bool files_are_ours(const char *dir);
+int files_check(struct store_check *c, struct mcfs_error *err);
+int files_repair(const struct store_check *c, const struct finding *findings, size_t n, bool *done,
+                 struct mcfs_error *err);
 
 /* Reads every value that the store can serve and has a checksum (read_all: every value); b is open
  * for reading.  skip_checked: those with a checksum were read already. */

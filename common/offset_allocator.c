@@ -282,8 +282,8 @@ struct mcfs_offset_allocator *mcfs_offset_allocator_restore(const struct mcfs_al
     if (!seen || !a)
         return no_memory(a, err);
     a->s = *state;
-    a->s.nodes = malloc((n + 1) * sizeof(*a->s.nodes));
-    a->s.free_nodes = malloc((n + 1) * sizeof(*a->s.free_nodes));
+    a->s.nodes = calloc(n + 1, sizeof(*a->s.nodes));
+    a->s.free_nodes = calloc(n + 1, sizeof(*a->s.free_nodes));
     if (!a->s.nodes || !a->s.free_nodes)
         return no_memory(a, err);
     if (n) {

@@ -159,6 +159,10 @@ void fs_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t off_in,
                         struct fuse_file_info *fi_out, size_t len, int flags);
 
 /* names.c */
+/* Appends the key that a name in a directory stands for.  0, or -1 with the errno of who would
+ * change a bad one. */
+int fs_name_key(struct fs *fs, struct inode *parent, const char *name, struct mcfs_buf *key,
+                struct mcfs_error *err);
 void fs_unlink(fuse_req_t req, fuse_ino_t parent, const char *name);
 void fs_mkdir(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode);
 void fs_rmdir(fuse_req_t req, fuse_ino_t parent, const char *name);
@@ -199,7 +203,12 @@ void fs_push(struct fs *fs, struct inode *inode, const void *data, size_t len);
 void fs_recall(void *arg, struct mcfs_slice tenant, struct mcfs_slice key, uint64_t version);
 void fs_session_lost(void *arg);
 /* Has the kernel look every name up again that it knows (where it can: Linux 6.16). */
-void fs_forget_names(struct fs *fs);
+void fs_forget_names(void *arg);
+/* The node's store is about to evict a version, which may stay all the same: its attributes are
+ * dropped, and names with fs_forget_names.  And it has evicted it: the pages go, too, and the name
+ * where the kernel cannot drop all at once; that may wait for its directory. */
+void fs_evicting(void *arg, struct mcfs_slice tenant, struct mcfs_slice key, uint64_t version);
+void fs_evicted(void *arg, struct mcfs_slice tenant, struct mcfs_slice key, uint64_t version);
 /* The mount is about to go. */
 void fs_stop_notifying(struct fs *fs);
 

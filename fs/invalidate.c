@@ -29,8 +29,9 @@ static int new_epoch(struct fs *fs)
     return -1;
 }
 
-void fs_forget_names(struct fs *fs)
+void fs_forget_names(void *arg)
 {
+    struct fs *fs = arg;
     pthread_rwlock_rdlock(&fs->notify_lock);
     if (fs->mounted)
         new_epoch(fs);
@@ -70,6 +71,34 @@ void fs_recall(void *arg, struct mcfs_slice tenant, struct mcfs_slice key, uint6
         end_lease(fs, inode);
     inode_unref(fs->inodes, inode);
     if (fs->mounted && new_epoch(fs))
+        drop_name(fs, tenant, key);
+    pthread_rwlock_unlock(&fs->notify_lock);
+}
+
+void fs_evicting(void *arg, struct mcfs_slice tenant, struct mcfs_slice key, uint64_t version)
+{
+    struct fs *fs = arg;
+    pthread_rwlock_rdlock(&fs->notify_lock);
+    struct inode *inode =
+        fs->mounted ? inode_find(fs->inodes, INODE_FILE, tenant, key, version) : NULL;
+    if (inode)
+        end_lease(fs, inode);
+    inode_unref(fs->inodes, inode);
+    pthread_rwlock_unlock(&fs->notify_lock);
+}
+
+void fs_evicted(void *arg, struct mcfs_slice tenant, struct mcfs_slice key, uint64_t version)
+{
+    struct fs *fs = arg;
+    pthread_rwlock_rdlock(&fs->notify_lock);
+    struct inode *inode =
+        fs->mounted ? inode_find(fs->inodes, INODE_FILE, tenant, key, version) : NULL;
+    if (inode) {
+        inode->gone = true;
+        fuse_lowlevel_notify_inval_inode(fs->session, inode_nodeid(inode), 0, 0);
+    }
+    inode_unref(fs->inodes, inode);
+    if (fs->mounted && atomic_load(&fs->no_epoch))
         drop_name(fs, tenant, key);
     pthread_rwlock_unlock(&fs->notify_lock);
 }

@@ -64,10 +64,7 @@ static int give_dir(struct fs *fs, struct mcfs_slice tenant, struct mcfs_slice p
         LOOP_LOCK_SCOPE(&dir->lock);
         dir->attr.mtime_ns = mtime_ns;
     }
-    if (give(fs, dir, fs_dir_timeout(fs), e, err))
-        return -1;
-    e->attr_timeout = fs_dir_attr_timeout(fs);
-    return 0;
+    return give(fs, dir, fs_dir_timeout(fs), e, err);
 }
 
 /* While a process has the key open for writing, its name is looked up each time: for that process
@@ -116,10 +113,7 @@ static int resolve_plain(struct fs *fs, struct mcfs_slice tenant, struct mcfs_sl
     struct inode *inode = inode_find_writer(fs->inodes, tenant, key, pid);
     if (inode)
         return give(fs, inode, 0, e, err);
-    const char *slash = memrchr(key.data, '/', key.len);
-    struct mcfs_slice last =
-        slash ? mcfs_slice(slash + 1, key.len - (size_t)(slash + 1 - key.data)) : key;
-    if (temp_names_match(fs->temps, last) && (inode = temp_names_find(fs->temps, tenant, key)))
+    if (temp_names_match(fs->temps, key) && (inode = temp_names_find(fs->temps, tenant, key)))
         return give(fs, inode, 1, e, err);
 
     struct mcfs_master_lookup found;

@@ -9,9 +9,8 @@
 
 #include <linux/fs.h>
 
-/* The key of a name in a directory of keys; with_slash: as a directory's prefix. */
-static int name_key(struct fs *fs, struct inode *parent, const char *name, struct mcfs_buf *key,
-                    struct mcfs_error *err)
+int fs_name_key(struct fs *fs, struct inode *parent, const char *name, struct mcfs_buf *key,
+                struct mcfs_error *err)
 {
     if (parent->kind != INODE_DIR)
         return mcfs_fail_errno(err, parent->kind == INODE_ROOT ? EPERM : EROFS, "'%s'", name);
@@ -105,7 +104,7 @@ void fs_unlink(fuse_req_t req, fuse_ino_t parent_ino, const char *name)
     struct fs_cancel c;
     _cleanup_buf_ struct mcfs_buf key = MCFS_BUF_INIT;
     fs_cancel_begin(&c, req);
-    int rc = name_key(fs, parent, name, &key, &err);
+    int rc = fs_name_key(fs, parent, name, &key, &err);
     if (rc == 0)
         rc = unlink_key(fs, inode_tenant(parent), slice_of(&key), fuse_req_ctx(req)->pid, &c.cancel,
                         &err);
@@ -127,7 +126,7 @@ void fs_mkdir(fuse_req_t req, fuse_ino_t parent_ino, const char *name, mode_t mo
     const struct fuse_ctx *ctx = fuse_req_ctx(req);
     _cleanup_buf_ struct mcfs_buf key = MCFS_BUF_INIT;
     struct mcfs_attr attr = {mode & 07777, ctx->uid, ctx->gid, mcfs_wall_ns()};
-    int rc = name_key(fs, parent, name, &key, &err);
+    int rc = fs_name_key(fs, parent, name, &key, &err);
     if (rc == 0 && strcmp(name, "%=") == 0)
         rc = mcfs_fail_errno(&err, EINVAL, "'%%=' is an object's name");
     mcfs_buf_append(&key, "/", 1);
@@ -145,7 +144,6 @@ void fs_mkdir(fuse_req_t req, fuse_ino_t parent_ino, const char *name, mode_t mo
     }
     local_dirs_touch(fs->dirs, inode_tenant(parent), inode_key(parent), attr.mtime_ns);
     fs_fill_entry(fs, dir, fs_dir_timeout(fs), &e);
-    e.attr_timeout = fs_dir_attr_timeout(fs);
     inode_give_to_kernel(fs->inodes, dir);
     if (fuse_reply_entry(req, &e) == -ENOENT)
         inode_forget(fs->inodes, dir, 1);
@@ -203,7 +201,7 @@ void fs_rmdir(fuse_req_t req, fuse_ino_t parent_ino, const char *name)
     _cleanup_buf_ struct mcfs_buf key = MCFS_BUF_INIT;
     struct fs_cancel c;
     bool exists = false;
-    int rc = name_key(fs, parent, name, &key, &err);
+    int rc = fs_name_key(fs, parent, name, &key, &err);
     mcfs_buf_append(&key, "/", 1);
     fs_cancel_begin(&c, req);
     if (rc == 0)
@@ -362,13 +360,6 @@ static int object_to_temp(const struct rename *r, struct mcfs_error *err)
     return rc;
 }
 
-static bool is_temp_key(struct fs *fs, struct mcfs_slice key)
-{
-    const char *slash = memrchr(key.data, '/', key.len);
-    size_t skip = slash ? (size_t)(slash + 1 - key.data) : 0;
-    return temp_names_match(fs->temps, mcfs_slice(key.data + skip, key.len - skip));
-}
-
 /* What this process is writing under a name that is about to change is published now, under its
  * present name.  *writer gets the inode, for move_writer, or NULL. */
 static int publish_writer(const struct rename *r, struct mcfs_slice key, struct inode **writer,
@@ -399,14 +390,14 @@ static int rename_file(const struct rename *r, struct mcfs_error *err)
     struct fs *fs = r->fs;
     struct inode *temp = temp_names_find(fs->temps, r->tenant, r->from);
     if (temp) {
-        int rc = is_temp_key(fs, r->to) ? temp_names_rename(fs->temps, temp, r->to, err)
-                                        : publish_temp(r, temp, err);
+        int rc = temp_names_match(fs->temps, r->to) ? temp_names_rename(fs->temps, temp, r->to, err)
+                                                    : publish_temp(r, temp, err);
         inode_unref(fs->inodes, temp);
         return rc;
     }
     struct inode *writer;
     struct node_put_result out;
-    bool to_temp = is_temp_key(fs, r->to);
+    bool to_temp = temp_names_match(fs->temps, r->to);
     int rc = publish_writer(r, r->from, &writer, err);
     if (rc == 0)
         rc = to_temp ? object_to_temp(r, err)
@@ -439,7 +430,7 @@ static int exchange_objects(const struct rename *r, struct mcfs_error *err)
 {
     struct fs *fs = r->fs;
     uint64_t v[4];
-    if (is_temp_key(fs, r->from) || is_temp_key(fs, r->to))
+    if (temp_names_match(fs->temps, r->from) || temp_names_match(fs->temps, r->to))
         return mcfs_fail_errno(err, EINVAL, "exchange with a temporary name");
     if (is_dir(r, r->to))
         return mcfs_fail_errno(err, EXDEV, "exchange with a directory");
@@ -528,9 +519,9 @@ void fs_rename(fuse_req_t req, fuse_ino_t parent_ino, const char *name, fuse_ino
     struct mcfs_error err = MCFS_ERROR_INIT;
     struct fs_cancel c;
     _cleanup_buf_ struct mcfs_buf from = MCFS_BUF_INIT, to = MCFS_BUF_INIT;
-    int rc = name_key(fs, parent, name, &from, &err);
+    int rc = fs_name_key(fs, parent, name, &from, &err);
     if (rc == 0)
-        rc = name_key(fs, newparent, newname, &to, &err);
+        rc = fs_name_key(fs, newparent, newname, &to, &err);
     if (rc == 0 && !mcfs_slice_eq(inode_tenant(parent), inode_tenant(newparent)))
         rc = mcfs_fail_errno(&err, EXDEV, "rename between tenants");
     if (rc == 0 && flags != 0 && flags != RENAME_NOREPLACE && flags != RENAME_EXCHANGE)

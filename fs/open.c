@@ -299,40 +299,15 @@ void fs_open(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)
 static int new_key(struct fs *fs, struct inode *parent, const char *name, struct mcfs_buf *key,
                    struct mcfs_error *err)
 {
-    if (fs->options->ro)
-        return mcfs_fail_errno(err, EROFS, "create");
-    if (parent->kind != INODE_DIR)
-        return mcfs_fail_errno(err, parent->kind == INODE_ROOT ? EPERM : EROFS, "create");
-    if (strlen(name) > NAME_PIECE_MAX)
-        return mcfs_fail_errno(err, ENAMETOOLONG, "create");
-    struct mcfs_slice prefix = inode_key(parent);
-    mcfs_buf_append(key, prefix.data, prefix.len);
-    enum name_kind kind = namespace_decode(mcfs_slice_str(name), key);
-    if (kind == NAME_BAD || kind == NAME_PIECE)
-        return mcfs_fail_errno(err, EINVAL, "'%s': a malformed escape", name);
-    if (kind == NAME_SELF) {
-        if (prefix.len < 2)
-            return mcfs_fail_errno(err, EINVAL, "'%%=' stands for no key here");
-        key->len = prefix.len - 1;
-    }
-    if (key->len == 0)
-        return mcfs_fail_errno(err, EINVAL, "an empty key");
-    if (key->len > MCFS_KEY_MAX)
-        return mcfs_fail_errno(err, ENAMETOOLONG, "key");
-    return key->failed ? mcfs_fail_errno(err, ENOMEM, "create") : 0;
+    if (fs_name_key(fs, parent, name, key, err))
+        return -1;
+    return key->len ? 0 : mcfs_fail_errno(err, EINVAL, "'%s' stands for no key here", name);
 }
 
 static struct mcfs_attr new_attr(fuse_req_t req, mode_t mode)
 {
     const struct fuse_ctx *ctx = fuse_req_ctx(req);
     return (struct mcfs_attr){mode & 07777, ctx->uid, ctx->gid, mcfs_wall_ns()};
-}
-
-static bool is_temp(const struct fs *fs, struct mcfs_slice key)
-{
-    const char *slash = key.len ? memrchr(key.data, '/', key.len) : NULL;
-    size_t skip = slash ? (size_t)(slash + 1 - key.data) : 0;
-    return temp_names_match(fs->temps, mcfs_slice(key.data + skip, key.len - skip));
 }
 
 static struct inode *create_inode(fuse_req_t req, struct inode *parent, const char *name,
@@ -344,7 +319,7 @@ static struct inode *create_inode(fuse_req_t req, struct inode *parent, const ch
         return NULL;
     struct mcfs_slice k = mcfs_slice(key.data, key.len), tenant = inode_tenant(parent);
     struct mcfs_attr attr = new_attr(req, mode);
-    if (is_temp(fs, k))
+    if (temp_names_match(fs->temps, k))
         return temp_names_create(fs->temps, tenant, k, &attr, err);
     if (exclusive) {
         /* A lock file: whoever is creating it on this mount has it, published or not. */

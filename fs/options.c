@@ -6,6 +6,7 @@
 #include "common/crc32c.h"
 #include "fs/node/state_dir.h"
 
+#include <math.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -19,8 +20,8 @@ static const struct mcfs_flag table[] = {
     {"storage_path", MCFS_FLAG_STRING, AT(storage_path), NULL, "MOONCAKE_OFFLOAD_FILE_STORAGE_PATH",
      "state directory of a cluster's node", 0},
     {"backend", MCFS_FLAG_STRING, AT(backend), NULL, "MOONCAKE_OFFLOAD_STORAGE_BACKEND_DESCRIPTOR",
-     "layout of the store: bucket_storage_backend, offset_allocator_storage_backend, and with "
-     "offload: also file_per_key_storage_backend; none: buckets, or what lies there",
+     "layout of the store: bucket_storage_backend, file_per_key_storage_backend, "
+     "offset_allocator_storage_backend; none: buckets, or with offload: what lies there",
      0},
     {"offset_persist", MCFS_FLAG_STRING, AT(offset_persist), "relaxed",
      "MOONCAKE_OFFSET_PERSIST_MODE",
@@ -37,7 +38,7 @@ static const struct mcfs_flag table[] = {
      "MOONCAKE_OFFSET_RECORD_CRC", "offset allocator: records carry checksums for Mooncake, too",
      0},
     {"fsdir", MCFS_FLAG_STRING, AT(fsdir), "file_per_key_dir", "MOONCAKE_OFFLOAD_FSDIR",
-     "offload: the folder of the file-per-key layout", 0},
+     "the folder of Mooncake's own files in the file-per-key layout", 0},
     {"bucket_size_limit", MCFS_FLAG_SIZE, AT(bucket_size_limit), "256M",
      "MOONCAKE_OFFLOAD_BUCKET_SIZE_LIMIT_BYTES", "bytes after which a bucket is sealed", 0},
     {"bucket_keys_limit", MCFS_FLAG_U64, AT(bucket_keys_limit), "500",
@@ -49,7 +50,22 @@ static const struct mcfs_flag table[] = {
     {"flush_interval", MCFS_FLAG_DURATION, AT(flush_interval_ms), "5s", NULL,
      "time after which what was closed survives power loss", 1000},
     {"eviction", MCFS_FLAG_STRING, AT(eviction), "none", "MOONCAKE_OFFLOAD_BUCKET_EVICTION_POLICY",
-     "what a full store drops: nothing (none)", 0},
+     "what goes when the store is full: nothing (none), what was stored first (fifo), what was "
+     "opened longest ago (lru)",
+     0},
+    {"eviction_max_bytes", MCFS_FLAG_SIZE, AT(eviction_max_bytes), "0",
+     "MOONCAKE_OFFLOAD_BUCKET_MAX_TOTAL_SIZE", "most bytes of values; 0: no limit but capacity", 0},
+    {"eviction_max_physical", MCFS_FLAG_SIZE, AT(eviction_max_physical), "0",
+     "MOONCAKE_OFFLOAD_BUCKET_MAX_PHYSICAL_BYTES",
+     "most bytes that files may take, as capacity; the lower one counts", 0},
+    {"eviction_watermarks", MCFS_FLAG_BOOL, AT(eviction_watermarks), "true",
+     "MOONCAKE_OFFLOAD_ENABLE_DISK_WATERMARK_EVICTION",
+     "evict between the watermarks; false: only for what does not fit", 0},
+    {"eviction_high", MCFS_FLAG_DOUBLE, AT(eviction_high), "0.90",
+     "MOONCAKE_OFFLOAD_DISK_EVICTION_HIGH_WATERMARK_RATIO",
+     "share of what may be stored above which eviction begins", 0},
+    {"eviction_low", MCFS_FLAG_DOUBLE, AT(eviction_low), "0.80",
+     "MOONCAKE_OFFLOAD_DISK_EVICTION_LOW_WATERMARK_RATIO", "share at which it ends", 0},
     {"refresh", MCFS_FLAG_DURATION, AT(refresh_ms), "5s", NULL,
      "offload: how often to look whether the directory was changed; 0: never", 1000},
     {"listen", MCFS_FLAG_STRING, AT(listen), NULL, NULL,
@@ -141,6 +157,49 @@ static int parse_list(struct mount_options *o, const char *list, struct mcfs_err
     return 0;
 }
 
+/* How a value came to be: the name of the option, or of the variable when that says the same. */
+static const char *origin(const char *name, const char *value, char *out, size_t cap)
+{
+    const struct mcfs_flag *f = mcfs_flags_find(table, name, strlen(name));
+    const char *text = f->env ? getenv(f->env) : NULL;
+    if (text && (!value || strcmp(text, value) == 0))
+        snprintf(out, cap, "environment variable %s", f->env);
+    else
+        snprintf(out, cap, "option '%s'", name);
+    return out;
+}
+
+/* The variable, when the value is what it says, be it a number or not. */
+static const char *ratio_origin(const char *name, double value, char *out, size_t cap)
+{
+    const struct mcfs_flag *f = mcfs_flags_find(table, name, strlen(name));
+    const char *text = getenv(f->env);
+    double said = text ? strtod(text, NULL) : 0;
+    bool same = said == value || (isnan(said) && isnan(value));
+    return origin(name, text && same ? text : "", out, cap);
+}
+
+static int check_eviction(const struct mount_options *o, struct mcfs_error *err)
+{
+    static const char *const policies[] = {"none", "fifo", "lru"};
+    char high[128], low[128];
+    bool known = false;
+    for (size_t i = 0; i < MCFS_ARRAY_SIZE(policies); i++)
+        known |= strcmp(o->eviction, policies[i]) == 0;
+    if (!known)
+        return mcfs_fail(err, MCFS_INVALID_PARAMS, "%s: '%s' is not none, fifo or lru",
+                         origin("eviction", o->eviction, high, sizeof(high)), o->eviction);
+    ratio_origin("eviction_high", o->eviction_high, high, sizeof(high));
+    ratio_origin("eviction_low", o->eviction_low, low, sizeof(low));
+    if (!(o->eviction_high > 0 && o->eviction_high <= 1))
+        return mcfs_fail(err, MCFS_INVALID_PARAMS, "%s: %g is not a share above 0 and up to 1",
+                         high, o->eviction_high);
+    if (!(o->eviction_low >= 0 && o->eviction_low < o->eviction_high))
+        return mcfs_fail(err, MCFS_INVALID_PARAMS, "%s: %g is not a share below %s, which is %g",
+                         low, o->eviction_low, high, o->eviction_high);
+    return 0;
+}
+
 static int parse_numbers(struct mount_options *o, struct mcfs_error *err)
 {
     uint64_t v;
@@ -176,12 +235,7 @@ static int parse_numbers(struct mount_options *o, struct mcfs_error *err)
     if (strcmp(o->verify, "scrub") != 0 && strcmp(o->verify, "strict") != 0)
         return mcfs_fail(err, MCFS_INVALID_PARAMS, "option 'verify': '%s' is not scrub or strict",
                          o->verify);
-    if (strcmp(o->eviction, "none") != 0)
-        return mcfs_fail(err, MCFS_INVALID_PARAMS,
-                         "option 'eviction': '%s': this version evicts nothing; a full store "
-                         "answers ENOSPC",
-                         o->eviction);
-    return 0;
+    return check_eviction(o, err);
 }
 
 int mount_options_parse(struct mount_options *o, int argc, char **argv, struct mcfs_error *err)
@@ -230,6 +284,12 @@ int mount_options_parse(struct mount_options *o, int argc, char **argv, struct m
     o->ro |= count == 2 && (strncmp(words[0], SNAPSHOT_SOURCE, strlen(SNAPSHOT_SOURCE)) == 0 ||
                             strncmp(words[0], OFFLOAD_SOURCE, strlen(OFFLOAD_SOURCE)) == 0);
     return parse_numbers(o, err);
+}
+
+uint64_t mount_options_capacity(const struct mount_options *o)
+{
+    uint64_t most = o->eviction_max_physical;
+    return most && (!o->capacity || most < o->capacity) ? most : o->capacity;
 }
 
 void mount_options_free(struct mount_options *o)

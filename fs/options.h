@@ -17,6 +17,9 @@ struct mount_options {
     uint32_t uid, gid, umask, threads;
     bool has_uid, has_gid, has_umask;
     uint64_t rpc_timeout_ms, lease_wait_ms, attr_timeout_ms, refresh_ms;
+    uint64_t eviction_max_bytes, eviction_max_physical;
+    double eviction_high, eviction_low;
+    bool eviction_watermarks;
     uint64_t bucket_size_limit, bucket_keys_limit, capacity, single_object_min, flush_interval_ms;
     char *offset_persist;
     uint64_t offset_checkpoint_ms;
@@ -34,6 +37,9 @@ struct mount_options {
 int mount_options_parse(struct mount_options *o, int argc, char **argv, struct mcfs_error *err);
 void mount_options_free(struct mount_options *o);
 void mount_options_help(void);
+
+/* Most bytes that the store's files may take, 0: what the disk holds. */
+uint64_t mount_options_capacity(const struct mount_options *o);
 
 /* What the source means. */
 enum source_kind { SOURCE_STANDALONE, SOURCE_MASTER };

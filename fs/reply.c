@@ -147,6 +147,8 @@ void fs_fill_entry(struct fs *fs, struct inode *inode, double timeout, struct fu
 {
     *e = (struct fuse_entry_param){
         .ino = inode_nodeid(inode), .attr_timeout = timeout, .entry_timeout = timeout};
+    if (inode->kind == INODE_DIR)
+        e->attr_timeout = fs_dir_attr_timeout(fs);
     loop_lock(&inode->lock);
     fs_fill_stat(fs, inode, &e->attr);
     pthread_mutex_unlock(&inode->lock);

@@ -209,14 +209,19 @@ static int start_node(struct run *run, const struct source *source, struct state
         .backend = o->backend,
         .store = {.bucket_size_limit = o->bucket_size_limit,
                   .bucket_keys_limit = o->bucket_keys_limit,
-                  .capacity_bytes = o->capacity,
+                  .capacity_bytes = mount_options_capacity(o),
                   .single_object_min_bytes = o->single_object_min,
                   .flush_interval_ms = (uint32_t)o->flush_interval_ms,
                   .eviction_policy = o->eviction,
                   .offset_persist = o->offset_persist,
                   .offset_checkpoint_ms = (uint32_t)o->offset_checkpoint_ms,
                   .offset_nodes_max = o->offset_nodes_max,
-                  .offset_without_record_crc = !o->offset_record_crc},
+                  .offset_without_record_crc = !o->offset_record_crc,
+                  .fsdir = o->fsdir},
+        .eviction = {.max_bytes = o->eviction_max_bytes,
+                     .watermarks = o->eviction_watermarks,
+                     .high = o->eviction_high,
+                     .low = o->eviction_low},
         .rpc_timeout_ms = (uint32_t)o->rpc_timeout_ms,
         .lease_wait_ms = (uint32_t)o->lease_wait_ms,
         .read_only = o->ro,
@@ -224,6 +229,9 @@ static int start_node(struct run *run, const struct source *source, struct state
         .may_wait = loop_may_wait,
         .recall = fs_recall,
         .lost = fs_session_lost,
+        .evicting = fs_evicting,
+        .forget_names = fs_forget_names,
+        .evicted = fs_evicted,
         .dropping = unopened_hold,
         .arg = &run->fs};
     static const char *const keeps_nothing[] = {"--enable_snapshot=false",
@@ -231,7 +239,6 @@ static int start_node(struct run *run, const struct source *source, struct state
     char *view[VIEW_WORDS] = {NULL};
     if (source->offload) {
         config.store.dir = source->offload;
-        config.store.fsdir = o->fsdir;
         config.store.read_only = true;
         config.refresh_ms = (uint32_t)o->refresh_ms;
         config.master_flags = keeps_nothing;

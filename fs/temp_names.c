@@ -71,10 +71,13 @@ static bool is_rsync_name(const char *name, size_t len)
     return random;
 }
 
-bool temp_names_match(const struct temp_names *t, struct mcfs_slice name)
+bool temp_names_match(const struct temp_names *t, struct mcfs_slice key)
 {
     static const char *const globs[] = {"*.tmp", "*.tmp.*", "*.tmp-*", "*.part"};
     char text[NAME_MAX + 1], *save;
+    const char *slash = key.len ? memrchr(key.data, '/', key.len) : NULL;
+    size_t skip = slash ? (size_t)(slash + 1 - key.data) : 0;
+    struct mcfs_slice name = mcfs_slice(key.data + skip, key.len - skip);
     if (name.len == 0 || name.len >= sizeof(text) || memchr(name.data, 0, name.len))
         return false;
     memcpy(text, name.data, name.len);

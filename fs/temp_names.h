@@ -22,7 +22,7 @@ void temp_names_free(struct temp_names *t);
 int temp_names_recover(struct temp_names *t, struct mcfs_error *err);
 
 /* Whether the last component of a path is a temporary name. */
-bool temp_names_match(const struct temp_names *t, struct mcfs_slice name);
+bool temp_names_match(const struct temp_names *t, struct mcfs_slice key);
 
 /* The inode of a temporary name, daemon reference raised; NULL when there is none. */
 struct inode *temp_names_find(struct temp_names *t, struct mcfs_slice tenant,

@@ -70,14 +70,15 @@ static int write_config(struct fs *fs, struct mcfs_buf *out, struct mcfs_error *
     const struct mount_options *o = fs->options;
     char id[MCFS_ID_TEXT_MAX];
     return dump(
-        json_pack("{s:s, s:s, s:s, s:s, s:s*, s:s*, s:s*, s:s, s:b, s:I, s:I, s:I, s:I, s:I}",
+        json_pack("{s:s, s:s, s:s, s:s, s:s*, s:s*, s:s*, s:s, s:b, s:I, s:I, s:I, s:I, s:I, s:s}",
                   "version", MCFS_VERSION, "node_id", mcfs_id_format(node_id(fs->node), id),
                   "master", node_master_address(fs->node), "node", node_endpoint(fs->node),
                   "source", o->source, "tenant", o->tenant, "auth_key_file", o->auth_key_file,
                   "backend", node_backend_name(fs->node), "read_only", (int)o->ro, "rpc_timeout_ms",
                   (json_int_t)o->rpc_timeout_ms, "lease_wait_ms", (json_int_t)o->lease_wait_ms,
                   "bucket_size_limit", (json_int_t)o->bucket_size_limit, "bucket_keys_limit",
-                  (json_int_t)o->bucket_keys_limit, "capacity", (json_int_t)o->capacity),
+                  (json_int_t)o->bucket_keys_limit, "capacity", (json_int_t)o->capacity, "eviction",
+                  o->eviction),
         out, err);
 }
 
@@ -140,10 +141,41 @@ static int write_nodes(struct fs *fs, struct mcfs_buf *out, struct mcfs_error *e
     return dump(list, out, err);
 }
 
-/* The tiers that hold replicas: one LOCAL_DISK segment for each node. */
+static void add_disk(const struct mcfs_master_node *n, void *arg)
+{
+    json_t *list = arg;
+    add_node(n, arg);
+    json_object_set_new(json_array_get(list, json_array_size(list) - 1), "type",
+                        json_string("LOCAL_DISK"));
+}
+
+static void add_memory(const struct mcfs_master_segment *g, void *arg)
+{
+    json_array_append_new(arg, json_pack("{s:s, s:s%, s:s, s:s, s:s, s:b, s:I, s:I, s:I}", "id",
+                                         g->id, "name", g->name, strlen(g->name), "type", "MEMORY",
+                                         "node", g->node_id, "state", g->state, "connected",
+                                         strcmp(g->state, "awaited") != 0, "capacity_bytes",
+                                         (json_int_t)g->size, "used_bytes", (json_int_t)g->used,
+                                         "ranges", (json_int_t)g->ranges));
+}
+
+/* The tiers that hold replicas: the store of each node, then memory segments, unless this mount may
+ * not see those. */
 static int write_segments(struct fs *fs, struct mcfs_buf *out, struct mcfs_error *err)
 {
-    return write_nodes(fs, out, err);
+    json_t *list = json_array();
+    struct mcfs_error memory = MCFS_ERROR_INIT;
+    if (mcfs_master_nodes(node_master(fs->node), add_disk, list, err)) {
+        json_decref(list);
+        return -1;
+    }
+    if (mcfs_master_segments(node_master(fs->node), add_memory, list, &memory) &&
+        memory.code != MCFS_ILLEGAL_CLIENT) {
+        *err = memory;
+        json_decref(list);
+        return -1;
+    }
+    return dump(list, out, err);
 }
 
 static int write_stats(struct fs *fs, struct mcfs_buf *out, struct mcfs_error *err)
@@ -151,7 +183,9 @@ static int write_stats(struct fs *fs, struct mcfs_buf *out, struct mcfs_error *e
     struct fs_counters *c = &fs->counters;
     struct mcfs_backend_stats s;
     (void)err;
+    uint64_t passes, refused;
     node_store_stats(fs->node, &s);
+    node_eviction_counts(fs->node, &passes, &refused);
     const struct {
         const char *name, *type, *help;
         uint64_t value;
@@ -185,6 +219,10 @@ static int write_stats(struct fs *fs, struct mcfs_buf *out, struct mcfs_error *e
         {"store_object_bytes", "gauge", "bytes of those objects", s.object_bytes},
         {"store_capacity_bytes", "gauge", "bytes that the disk tier can hold", s.capacity_bytes},
         {"store_used_bytes", "gauge", "bytes in use, dead ones included", s.used_bytes},
+        {"store_evictions_total", "counter", "objects evicted", s.evictions},
+        {"store_evicted_bytes_total", "counter", "bytes of those objects", s.evicted_bytes},
+        {"eviction_passes_total", "counter", "times that victims were looked for", passes},
+        {"eviction_refusals_total", "counter", "victims that were pinned or leased", refused},
         {"store_checksum_errors_total", "counter", "values that failed their checksum",
          s.checksum_errors},
     };
@@ -333,10 +371,7 @@ static bool good_tenant(const char *name)
 static int give_top(struct fs *fs, struct mcfs_slice tenant, double timeout,
                     struct fuse_entry_param *e, struct mcfs_error *err)
 {
-    if (give(fs, inode_get(fs->inodes, INODE_DIR, tenant, none, 0, NULL, NULL), timeout, e, err))
-        return -1;
-    e->attr_timeout = fs_dir_attr_timeout(fs);
-    return 0;
+    return give(fs, inode_get(fs->inodes, INODE_DIR, tenant, none, 0, NULL, NULL), timeout, e, err);
 }
 
 static int lookup_root(struct fs *fs, const char *name, struct fuse_entry_param *e,

@@ -11,6 +11,7 @@
 #include "common/buf.h"
 #include "master/master.h"
 
+#include <jansson.h>
 #include <microhttpd.h>
 
 struct admin_http;
@@ -49,7 +50,18 @@ enum quota_request { QUOTA_GET, QUOTA_PUT, QUOTA_DELETE };
 int admin_quotas(struct master *m, enum quota_request what, const struct mcfs_slice *tenant,
                  struct mcfs_slice body, struct mcfs_buf *out, struct mcfs_error *err);
 
-/* Storage of nodes: names, one by name (a node's name or id), all as JSON. */
+/* A text that need not be UTF-8: other bytes as %XX. */
+json_t *admin_json_text(const char *data, size_t len);
+
+/* Memory segments (admin_segment.c): their names; what those of a name or an id hold together
+ * (false: there is none); all of them as JSON; their figures. */
+void admin_memory_names(struct master *m, struct mcfs_buf *out);
+bool admin_memory_query(struct master *m, struct mcfs_slice name, uint64_t *used,
+                        uint64_t *capacity);
+void admin_memory_details(struct master *m, json_t *list);
+void admin_memory_metrics(struct master *m, struct mcfs_buf *out);
+
+/* Storage of nodes, and memory segments: names, one by name (a node's name or id), all as JSON. */
 void admin_segments(struct master *m, struct mcfs_buf *out);
 int admin_query_segment(struct master *m, struct mcfs_slice name, struct mcfs_buf *out,
                         struct mcfs_error *err);

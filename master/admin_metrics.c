@@ -46,6 +46,9 @@ static void put_checkpoints(struct master *m, struct mcfs_buf *b)
         (double)c.last_created_ms / 1e3);
     put(b, "snapshot_last_duration_seconds", "gauge", "How long the last snapshot took.",
         (double)c.last_duration_ms / 1e3);
+    put(b, "snapshot_last_copied_bytes", "gauge",
+        "Bytes of the directory copied on write during the last snapshot.",
+        (double)c.last_copied_bytes);
     put(b, "snapshot_last_pause_seconds", "gauge",
         "How long requests stood still for the last snapshot.", (double)c.last_pause_us / 1e6);
 }
@@ -55,8 +58,10 @@ void admin_metrics(struct master *m, struct mcfs_buf *b)
     struct directory_stats s;
     uint64_t connections, requests;
     struct tiers t = sum_nodes(m);
+    struct segments_sum memory;
     unsigned slot = directory_enter(m->directory);
     directory_stats(m->directory, &s);
+    segments_sum(directory_segments(m->directory), &memory);
     directory_leave(m->directory, slot);
     mcfs_rpc_server_counts(m->server, &connections, &requests);
     uint64_t restore_done, restore_all;
@@ -78,6 +83,9 @@ void admin_metrics(struct master *m, struct mcfs_buf *b)
     put(b, "lookups_total", "counter", "Look-ups of single keys.", (double)s.lookups);
     put(b, "puts_total", "counter", "Puts made visible.", (double)s.puts);
     put(b, "removes_total", "counter", "Objects removed.", (double)s.removes);
+    put(b, "evicted_replicas_total", "counter", "Replicas that nodes have evicted.",
+        (double)s.evicted_replicas);
+    put(b, "evicted_bytes_total", "counter", "Bytes of those.", (double)s.evicted_bytes);
     put(b, "leases_granted_total", "counter", "Read leases granted or extended.",
         (double)s.leases_granted);
     put(b, "lease_recalls_total", "counter", "Recalls of leases.", (double)s.recalls);
@@ -90,10 +98,16 @@ void admin_metrics(struct master *m, struct mcfs_buf *b)
                     "# TYPE mooncakefs_tier_capacity_bytes gauge\n"
                     "mooncakefs_tier_capacity_bytes{tier=\"local_disk\"} %" PRIu64
                     "\n"
+                    "mooncakefs_tier_capacity_bytes{tier=\"memory\"} %" PRIu64
+                    "\n"
                     "# HELP mooncakefs_tier_used_bytes Bytes used of it.\n"
                     "# TYPE mooncakefs_tier_used_bytes gauge\n"
-                    "mooncakefs_tier_used_bytes{tier=\"local_disk\"} %" PRIu64 "\n",
-                    t.capacity_bytes, t.used_bytes);
+                    "mooncakefs_tier_used_bytes{tier=\"local_disk\"} %" PRIu64
+                    "\n"
+                    "mooncakefs_tier_used_bytes{tier=\"memory\"} %" PRIu64 "\n",
+                    t.capacity_bytes, memory.capacity, t.used_bytes, memory.used);
+    admin_memory_metrics(m, b);
+    service_metrics(b);
     put(b, "restored_objects", "gauge", "Objects kept from the snapshot at start.",
         (double)m->restored_objects);
     put(b, "restore_dropped_objects", "gauge", "Objects of that snapshot that were not kept.",

@@ -20,8 +20,7 @@ void admin_put_key(struct mcfs_buf *out, struct mcfs_slice key)
     }
 }
 
-/* A text that need not be UTF-8: other bytes as %XX. */
-static json_t *json_text(const char *data, size_t len)
+json_t *admin_json_text(const char *data, size_t len)
 {
     json_t *j = json_stringn(data, len);
     if (j)
@@ -71,13 +70,13 @@ static json_t *replicas_of(struct master *m, const struct object_view *v)
             nodes_get(m->nodes, r->node, &node);
             mcfs_id_format(directory_client_id(m->directory, r->node), id);
         }
-        json_array_append_new(list,
-                              json_pack("{s:I,s:s,s:i,s:I,s:s,s:o*,s:o*,s:b}", "id",
-                                        (json_int_t)r->id, "type", type_name(r->type), "status",
-                                        (int)r->status, "size", (json_int_t)r->size, "node", id,
-                                        "node_name", json_text(node.name, strlen(node.name)),
-                                        "endpoint", json_text(node.endpoint, strlen(node.endpoint)),
-                                        "connected", (int)r->connected));
+        json_array_append_new(
+            list,
+            json_pack("{s:I,s:s,s:i,s:I,s:s,s:o*,s:o*,s:b}", "id", (json_int_t)r->id, "type",
+                      type_name(r->type), "status", (int)r->status, "size", (json_int_t)r->size,
+                      "node", id, "node_name", admin_json_text(node.name, strlen(node.name)),
+                      "endpoint", admin_json_text(node.endpoint, strlen(node.endpoint)),
+                      "connected", (int)r->connected));
     }
     return list;
 }
@@ -99,10 +98,10 @@ int admin_query_key(struct master *m, struct mcfs_slice tenant, struct mcfs_slic
     if (look_up(m, tenant, key, &v, err))
         return -1;
     return put_json(out,
-                    json_pack("{s:o*,s:I,s:I,s:b,s:i,s:o*}", "key", json_text(key.data, key.len),
-                              "version", (json_int_t)v.version, "size", (json_int_t)v.size,
-                              "hard_pin", (int)v.hard_pin, "shard", (int)v.shard, "replicas",
-                              replicas_of(m, &v)),
+                    json_pack("{s:o*,s:I,s:I,s:b,s:i,s:o*}", "key",
+                              admin_json_text(key.data, key.len), "version", (json_int_t)v.version,
+                              "size", (json_int_t)v.size, "hard_pin", (int)v.hard_pin, "shard",
+                              (int)v.shard, "replicas", replicas_of(m, &v)),
                     err);
 }
 
@@ -121,7 +120,7 @@ int admin_query_keys(struct master *m, struct mcfs_slice tenant, struct mcfs_sli
         }
         struct object_view v;
         struct mcfs_error e = MCFS_ERROR_INIT;
-        json_t *name = json_text(key.data, key.len);
+        json_t *name = admin_json_text(key.data, key.len);
         bool ok = look_up(m, tenant, key, &v, &e) == 0;
         json_object_setn_new(data, json_string_value(name), json_string_length(name),
                              ok ? json_pack("{s:b,s:o*}", "ok", 1, "values", replicas_of(m, &v))
@@ -140,12 +139,19 @@ void admin_segments(struct master *m, struct mcfs_buf *out)
         admin_put_key(out, mcfs_slice_str(node.name));
         mcfs_buf_append_str(out, "\n");
     }
+    admin_memory_names(m, out);
 }
 
 int admin_query_segment(struct master *m, struct mcfs_slice name, struct mcfs_buf *out,
                         struct mcfs_error *err)
 {
     struct node_info node;
+    uint64_t used, capacity;
+    if (admin_memory_query(m, name, &used, &capacity)) {
+        mcfs_buf_printf(out, "Used(bytes): %" PRIu64 "\nCapacity(bytes) : %" PRIu64 "\n", used,
+                        capacity);
+        return 0;
+    }
     for (uint32_t i = 1; i <= nodes_max(m->nodes); i++) {
         char id[MCFS_ID_TEXT_MAX];
         if (!nodes_get(m->nodes, i, &node) ||
@@ -169,12 +175,13 @@ int admin_segments_detail(struct master *m, struct mcfs_buf *out, struct mcfs_er
             continue;
         json_array_append_new(
             list, json_pack("{s:o*,s:s,s:s,s:o*,s:b,s:I,s:I,s:I}", "segment",
-                            json_text(node.name, strlen(node.name)), "node",
+                            admin_json_text(node.name, strlen(node.name)), "node",
                             mcfs_id_format(node.id, id), "type", "LOCAL_DISK", "endpoint",
-                            json_text(node.endpoint, strlen(node.endpoint)), "connected",
+                            admin_json_text(node.endpoint, strlen(node.endpoint)), "connected",
                             (int)node.connected, "capacity_bytes", (json_int_t)node.capacity_bytes,
                             "used_bytes", (json_int_t)node.used_bytes, "objects",
                             (json_int_t)directory_node_objects(m->directory, i)));
     }
+    admin_memory_details(m, list);
     return put_json(out, json_pack("{s:o}", "segments", list), err);
 }

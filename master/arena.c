@@ -243,6 +243,11 @@ void *arena_base(const struct arena *a)
     return a->base;
 }
 
+bool arena_holds(const struct arena *a, const void *p)
+{
+    return (const uint8_t *)p >= a->base && (const uint8_t *)p < a->base + a->reserve_bytes;
+}
+
 uint64_t arena_resident_bytes(const struct arena *a)
 {
     return atomic_load(&a->resident);

@@ -14,6 +14,7 @@
  */
 
 #include <mooncakefs/error.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -38,6 +39,9 @@ void arena_free(struct arena *a, uint32_t stripe, uint32_t block, uint32_t bytes
 
 /* Start of the reservation: block n lies at base + n * unit_bytes. */
 void *arena_base(const struct arena *a);
+
+/* Whether an address lies in the reservation. */
+bool arena_holds(const struct arena *a, const void *p);
 
 /* Bytes of the reservation that have been touched and not given back. */
 uint64_t arena_resident_bytes(const struct arena *a);

@@ -5,6 +5,8 @@
 #include "common/cond.h"
 #include "common/file.h"
 #include "common/log.h"
+#include "master/copied.h"
+#include "master/segments_image.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
@@ -21,6 +23,7 @@
 #define CLOCKS_APART_MS 60000 /* of the store's server and of this machine */
 #define IDLE_NS 3600000000000ll
 #define CHILD_THREADS_MAX 8
+#define COPIED "copied " /* begins the child's report: bytes, then its error on the next line */
 
 struct checkpointer {
     struct checkpoint_config config;
@@ -94,14 +97,19 @@ static int child_write(struct checkpointer *c, struct mcfs_object_store *store,
         .id = c->next_id,
         .info = {.created_ms = mcfs_wall_ms(), .replica_next_id = directory_next_id(cf->directory)},
         .nodes = nodes,
-        .segments = cf->segments,
-        .tasks = cf->tasks,
-        .discarded = cf->discarded};
+        .tasks = cf->tasks};
     struct child ch = {.c = c};
     pthread_t threads[CHILD_THREADS_MAX];
+    _cleanup_buf_ struct mcfs_buf segments = MCFS_BUF_INIT, held = MCFS_BUF_INIT;
     if (!nodes)
         return mcfs_fail_errno(err, ENOMEM, "checkpoint");
     wc.node_count = cf->nodes(cf->arg, nodes, NODES_MAX);
+    if (directory_encode_segments(cf->directory, cf->segments, nodes, wc.node_count, &segments,
+                                  err) ||
+        directory_encode_held(cf->directory, cf->discarded, &held, err))
+        return -1;
+    wc.segments = mcfs_slice(segments.data, segments.len);
+    wc.discarded = mcfs_slice(held.data, held.len);
     for (uint32_t i = 0; i < MCFS_SHARD_COUNT; i++)
         wc.shard_count += directory_shard_objects(cf->directory, i) != 0;
     ch.writer = snap_writer_begin(&wc, err);
@@ -190,8 +198,9 @@ static void child_main(struct checkpointer *c, int report)
     if (rc == 0 &&
         snap_repo_retain(c->config.store, c->config.cluster, c->next_id, c->config.retention, &err))
         mcfs_warning("old snapshots: %s", err.msg); /* the new one is published all the same */
-    if (rc && write(report, err.msg, strlen(err.msg)) < 0)
-        mcfs_error("%s", err.msg);
+    if (dprintf(report, COPIED "%" PRIu64 "\n%s", copied_bytes(c->config.directory),
+                rc ? err.msg : "") < 0)
+        mcfs_error("checkpoint %s: its report is lost: %s", c->next_id, rc ? err.msg : "done");
     if (rc && c->config.backup_dir)
         keep_aside(c);
     _exit(rc ? 1 : 0);
@@ -216,10 +225,11 @@ static int do_fork(void *arg)
     return pid;
 }
 
-/* Waits for the child, at most its time; what it says is its error. */
-static int wait_child(struct checkpointer *c, pid_t pid, int report, struct mcfs_error *err)
+/* Waits for the child, at most its time; what it says is what was copied, and its error. */
+static int wait_child(struct checkpointer *c, pid_t pid, int report, uint64_t *copied,
+                      struct mcfs_error *err)
 {
-    char text[256];
+    char text[320];
     size_t n = 0;
     int status = 0;
     int64_t deadline = mcfs_mono_ms() + c->config.child_timeout_ms;
@@ -247,17 +257,22 @@ static int wait_child(struct checkpointer *c, pid_t pid, int report, struct mcfs
             kill(pid, SIGKILL);
         }
     }
+    ssize_t rest = read(report, text + n, sizeof(text) - 1 - n); /* what it said last */
+    n += rest > 0 ? (size_t)rest : 0;
     text[n] = 0;
+    const char *said = strchr(text, '\n');
+    if (sscanf(text, COPIED "%" SCNu64, copied) != 1)
+        *copied = 0;
     if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
         return 0;
     if (WIFSIGNALED(status))
         return mcfs_fail(err, MCFS_INTERNAL_ERROR, "checkpoint %s died of signal %d", c->next_id,
                          WTERMSIG(status));
     return mcfs_fail(err, MCFS_INTERNAL_ERROR, "checkpoint %s: %s", c->next_id,
-                     n ? text : "failed");
+                     said && said[1] ? said + 1 : "failed");
 }
 
-static int take(struct checkpointer *c, int64_t *pause_ns, struct mcfs_error *err)
+static int take(struct checkpointer *c, int64_t *pause_ns, uint64_t *copied, struct mcfs_error *err)
 {
     struct fork_args f = {.c = c};
     if (pipe2(f.pipe, O_CLOEXEC))
@@ -266,7 +281,8 @@ static int take(struct checkpointer *c, int64_t *pause_ns, struct mcfs_error *er
     pid_t pid = directory_exclusive(c->config.directory, do_fork, &f);
     *pause_ns = mcfs_mono_ns() - began;
     close(f.pipe[1]);
-    int rc = pid < 0 ? mcfs_fail_errno(err, errno, "fork") : wait_child(c, pid, f.pipe[0], err);
+    int rc =
+        pid < 0 ? mcfs_fail_errno(err, errno, "fork") : wait_child(c, pid, f.pipe[0], copied, err);
     close(f.pipe[0]);
     return rc;
 }
@@ -275,11 +291,13 @@ static void run_one(struct checkpointer *c)
 {
     struct mcfs_error err = MCFS_ERROR_INIT;
     int64_t pause_ns = 0, began = mcfs_mono_ms(), created = mcfs_wall_ms();
-    int rc = take(c, &pause_ns, &err);
+    uint64_t copied = 0;
+    int rc = take(c, &pause_ns, &copied, &err);
     int64_t took = mcfs_mono_ms() - began;
     if (rc == 0)
-        mcfs_info("snapshot %s published after %" PRId64 " ms; requests waited %" PRId64 " us",
-                  c->next_id, took, pause_ns / 1000);
+        mcfs_info("snapshot %s published after %" PRId64 " ms; requests waited %" PRId64
+                  " us, %" PRIu64 " bytes were copied on write",
+                  c->next_id, took, pause_ns / 1000, copied);
     else
         mcfs_error("%s", err.msg);
     {
@@ -287,6 +305,7 @@ static void run_one(struct checkpointer *c)
         c->state.running = false;
         c->state.last_duration_ms = took;
         c->state.last_pause_us = pause_ns / 1000;
+        c->state.last_copied_bytes = copied;
         if (rc == 0) {
             memcpy(c->state.last_id, c->next_id, sizeof(c->next_id));
             c->state.last_created_ms = created;

@@ -45,6 +45,7 @@ struct checkpoint_state {
     char last_id[SNAP_ID_SIZE]; /* of the last that was published */
     char last_error[256];       /* of the last that failed, "" when the last one did not */
     int64_t last_created_ms, last_duration_ms, last_pause_us;
+    uint64_t last_copied_bytes; /* of the directory, on write, while the child lived */
     uint64_t taken, failed;
 };
 void checkpointer_state(struct checkpointer *c, struct checkpoint_state *out);
@@ -55,6 +56,7 @@ struct restore_result {
     char id[SNAP_ID_SIZE];
     uint64_t kept, replicas;    /* objects, and replicas of those */
     uint64_t incomplete, twice; /* dropped: without a complete replica, there already */
+    uint64_t lost_memory;       /* dropped: its memory replicas could not be kept */
     uint64_t failed_candidates;
     struct mcfs_buf segments, tasks, discarded; /* to be carried through */
 };

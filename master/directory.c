@@ -3,6 +3,7 @@
 
 #include "common/cleanup.h"
 #include "common/clock.h"
+#include "master/object_memory.h"
 #include "master/pending.h"
 #include "master/record.h"
 
@@ -34,14 +35,16 @@ struct directory *directory_new(const struct directory_config *config, struct mc
     d->groups = group_leases_new();
     d->soft_pins = soft_pins_new();
     d->pending = pending_new();
+    d->put_spaces = put_spaces_new();
+    d->segments = segments_new();
     d->tenant_objects = calloc(TENANTS_MAX + 1, sizeof(*d->tenant_objects));
     d->tenant_bytes = calloc(TENANTS_MAX + 1, sizeof(*d->tenant_bytes));
     d->tenant_reserved = calloc(TENANTS_MAX + 1, sizeof(*d->tenant_reserved));
     for (unsigned i = 0; i < USAGE_LOCKS; i++)
         pthread_mutex_init(&d->usage_locks[i], NULL);
     if (!d->records || !d->keys || !d->leases || !d->tree || !d->tenants || !d->clients ||
-        !d->attrs || !d->groups || !d->soft_pins || !d->pending || !d->tenant_objects ||
-        !d->tenant_bytes || !d->tenant_reserved || shard_tables_new(d, err)) {
+        !d->attrs || !d->groups || !d->soft_pins || !d->pending || !d->put_spaces || !d->segments ||
+        !d->tenant_objects || !d->tenant_bytes || !d->tenant_reserved || shard_tables_new(d, err)) {
         if (err && err->code == MCFS_OK)
             mcfs_fail_errno(err, ENOMEM, "directory");
         directory_free(d);
@@ -63,6 +66,8 @@ void directory_free(struct directory *d)
     if (!d)
         return;
     pending_free(d->pending);
+    put_spaces_free(d->put_spaces);
+    segments_free(d->segments);
     tree_free(d->tree);
     lease_table_free(d->leases);
     group_leases_free(d->groups);
@@ -79,6 +84,11 @@ void directory_free(struct directory *d)
     for (unsigned i = 0; i < USAGE_LOCKS; i++)
         pthread_mutex_destroy(&d->usage_locks[i]);
     free(d);
+}
+
+struct segments *directory_segments(struct directory *d)
+{
+    return d->segments;
 }
 
 unsigned directory_enter(struct directory *d)
@@ -151,13 +161,22 @@ static void view_replicas(struct directory *d, const struct record *r, struct ob
         if (s->status != MCFS_REPLICA_COMPLETE)
             continue;
         bool local = s->type == MCFS_REPLICA_LOCAL_DISK;
-        out->replicas[out->replica_count++] =
+        struct replica_view *v = &out->replicas[out->replica_count];
+        *v =
             (struct replica_view){.id = s->id,
                                   .size = s->size,
                                   .type = s->type,
                                   .status = (uint8_t)s->status,
                                   .connected = local && d->config.connected(d->config.arg, s->node),
                                   .node = local ? s->node : 0};
+        if (s->type == MCFS_REPLICA_MEMORY) {
+            v->segment = s->segment;
+            v->address = s->address;
+            if (!segments_live(d->segments, s->segment, &v->connected))
+                continue; /* about to be swept */
+            v->serial = segments_serial(d->segments, s->segment);
+        }
+        out->replica_count++;
     }
 }
 
@@ -208,7 +227,8 @@ static int get_hashed(struct directory *d, struct key_hash h, uint32_t tenant,
     if (!slot)
         return not_found(key, err);
     view_record(d, h, slot, node, now, out);
-    return 0;
+    /* Its last memory has just gone, and the walk that takes such objects out is under way. */
+    return out->replica_count ? 0 : not_found(key, err);
 }
 
 int directory_get(struct directory *d, struct mcfs_slice tenant, struct mcfs_slice key,
@@ -260,7 +280,7 @@ void directory_get_batch(struct directory *d, struct mcfs_slice tenant,
                          void *arg)
 {
     struct key_hash h[GROUP];
-    struct object_view view;
+    struct object_view view = {.lease_ms = 0};
     uint32_t number = intern_find(d->tenants, tenant), now = lease_now(d->leases), granted = 0;
     for (uint32_t from = 0; from < n; from += GROUP) {
         uint32_t count = MCFS_MIN(n - from, GROUP);
@@ -379,6 +399,13 @@ int directory_exclusive(struct directory *d, int (*fn)(void *arg), void *arg)
     return rc;
 }
 
+bool directory_holds(const struct directory *d, const void *p)
+{
+    const uint8_t *table = (const uint8_t *)d->table, *at = p;
+    return arena_holds(d->records, p) || arena_holds(d->keys, p) ||
+           (at >= table && at < table + d->table_bytes);
+}
+
 uint64_t directory_next_id(struct directory *d)
 {
     return atomic_load(&d->next_id);
@@ -406,6 +433,11 @@ void directory_clear(struct directory *d)
             record_delete(d, key_hash(intern_get(d->tenants, r->tenant), record_key(d, r)), slot);
         }
     }
+    put_spaces_clear(d->put_spaces);
+    segments_clear(d->segments);
+    atomic_store(&d->restored_replicas, 0);
+    atomic_store(&d->lost_segments, 0);
+    atomic_store(&d->lost_ranges, 0);
 }
 
 void directory_shard_keys(struct directory *d, struct mcfs_slice tenant, uint32_t shard,
@@ -453,7 +485,12 @@ void directory_stats(struct directory *d, struct directory_stats *out)
                                     .recalls = lease_recall_count(d->leases),
                                     .lookups = atomic_load(&d->lookups),
                                     .puts = atomic_load(&d->puts),
-                                    .removes = atomic_load(&d->removes)};
+                                    .removes = atomic_load(&d->removes),
+                                    .evicted_replicas = atomic_load(&d->evicted_replicas),
+                                    .evicted_bytes = atomic_load(&d->evicted_bytes),
+                                    .restored_replicas = atomic_load(&d->restored_replicas),
+                                    .restore_lost_segments = atomic_load(&d->lost_segments),
+                                    .restore_lost_ranges = atomic_load(&d->lost_ranges)};
 }
 
 void directory_tenant_stats(struct directory *d, struct mcfs_slice tenant, uint64_t *objects,

@@ -14,11 +14,13 @@
  * fails with OBJECT_HAS_LEASE, and its caller comes again until the holders have answered or the
  * lease has ended.
  *
- * Lock order: shard (two of them in ascending order), a tenant's usage, tree, arena stripe.  The
- * recall table and the nodes' lists have their own innermost locks.
+ * Lock order: shard (two of them in ascending order), a tenant's usage, tree, arena stripe; the
+ * ranges of puts, the segments' table, one segment, held ranges.  The recall table and the nodes'
+ * lists have their own innermost locks.
  */
 
 #include "common/buf.h"
+#include "master/segments.h"
 #include <mooncakefs/error.h>
 #include <mooncakefs/object.h>
 #include <stdbool.h>
@@ -80,6 +82,9 @@ struct replica_view {
     uint8_t status; /* enum mcfs_replica_status */
     bool connected; /* its node answers */
     uint32_t node;  /* client number, 0 where the kind has no node */
+    /* MEMORY: where it lies, as segments_get takes it. */
+    uint32_t segment, serial;
+    uint64_t address;
 };
 
 /* A copy of what the directory knows of an object. */
@@ -152,11 +157,38 @@ struct put_start {
     uint64_t soft_pin_ms; /* SOFT_PIN_DEFAULT: the default's */
     bool has_group;
     struct mcfs_slice group; /* at most GROUP_NAME_MAX bytes; empty: none */
+    bool in_memory;          /* set by directory_put_start_memory */
 };
 
 /* Begins a put; *version names it from here on.  TENANT_QUOTA_EXCEEDED, TENANT_NOT_REGISTERED. */
 int directory_put_start(struct directory *d, const struct put_start *p, uint64_t *version,
                         struct mcfs_error *err);
+
+struct memory_replica {
+    struct segment_range range;
+    uint64_t id;
+};
+
+/* A put into memory segments instead of the putting node's store. */
+struct memory_put {
+    uint64_t replica_num;
+    enum segment_strategy strategy;
+    const struct mcfs_slice *preferred; /* names of segments */
+    uint32_t preferred_count;
+    /* Filled in: where to write; fewer than asked for where there is no room for all. */
+    uint32_t count;
+    struct memory_replica replicas[SEGMENT_REPLICAS_MAX];
+    bool full; /* it failed, and would not have in emptier segments */
+};
+
+/* Begins a put into memory; PutEnd then makes the object visible with these replicas, and its size
+ * must be the one that was named here.  NO_AVAILABLE_HANDLE, INVALID_PARAMS, and what
+ * directory_put_start fails with. */
+int directory_put_start_memory(struct directory *d, const struct put_start *p, struct memory_put *m,
+                               uint64_t *version, struct mcfs_error *err);
+
+/* The segments, whose replicas the directory holds. */
+struct segments *directory_segments(struct directory *d);
 
 struct put_end {
     struct mcfs_slice tenant, key;
@@ -237,6 +269,14 @@ int directory_set_soft_pin(struct directory *d, struct mcfs_slice tenant, struct
 int directory_set_hard_pin(struct directory *d, struct mcfs_slice tenant, struct mcfs_slice key,
                            bool pin, struct mcfs_error *err);
 
+/* Withdraws the replica of a version at a node that is about to evict it; the object goes with its
+ * last one.  ILLEGAL_CLIENT: pinned hard.  OBJECT_REPLICA_BUSY: pinned softly, unless soft_too; or
+ * the node is still putting it.  OBJECT_HAS_LEASE: others hold leases, which are recalled; the
+ * node's own are no hindrance.  REPLICA_IS_GONE: the directory leads nobody to this version at this
+ * node, so that its bytes may go. */
+int directory_evict_disk(struct directory *d, struct mcfs_slice tenant, struct mcfs_slice key,
+                         uint64_t version, uint32_t node, bool soft_too, struct mcfs_error *err);
+
 /* ---- leases ---- */
 
 /* A holder says that it caches nothing of this key any more. */
@@ -255,6 +295,11 @@ uint8_t directory_inventory_generation(struct directory *d, uint32_t node);
  * version is nobody's and the node may drop it, -1 on error. */
 int directory_inventory_item(struct directory *d, uint32_t node, uint8_t generation,
                              const struct mcfs_object *object, struct mcfs_error *err);
+
+/* The same for one that the node was evicting when its last process died: nobody's (0), unless the
+ * directory has it and it may not go, being pinned or leased. */
+int directory_inventory_leaving(struct directory *d, uint32_t node, uint8_t generation,
+                                const struct mcfs_object *object, struct mcfs_error *err);
 
 /* The report is complete: what the node did not name is withdrawn.  *dropped gets the number of
  * objects that are gone with their last replica. */
@@ -284,14 +329,19 @@ uint64_t directory_shard_objects(struct directory *d, uint32_t shard);
 void directory_shard_keys(struct directory *d, struct mcfs_slice tenant, uint32_t shard,
                           void (*fn)(struct mcfs_slice key, void *arg), void *arg);
 
-/* Adds an object from a snapshot: kept when it has a complete replica and was not there yet.
+/* Adds an object from a snapshot: kept when it has a complete replica and was not there yet.  A
+ * memory replica is kept when its segment is one of the snapshot's (directory_restore_segments came
+ * first) and its range is nobody else's; RESTORE_LOST_MEMORY: no other complete one was left.
  * Returns one of these, or -1 on error. */
-enum { RESTORE_INCOMPLETE, RESTORE_KEPT, RESTORE_TWICE };
+enum { RESTORE_INCOMPLETE, RESTORE_KEPT, RESTORE_TWICE, RESTORE_LOST_MEMORY, RESTORE_OUTCOMES };
 int directory_restore(struct directory *d, const struct snap_object *object,
                       struct mcfs_error *err);
 
 /* Next id for replicas and versions, and its floor after a restore. */
 uint64_t directory_next_id(struct directory *d);
+
+/* Whether an address lies in the memory of records, keys and tables, which fork shares. */
+bool directory_holds(const struct directory *d, const void *p);
 void directory_raise_next_id(struct directory *d, uint64_t id);
 
 /* Takes out everything, as before a restore is tried again. */
@@ -303,6 +353,11 @@ struct directory_stats {
     uint64_t objects, object_bytes, directories, pending_puts, discarded_puts;
     uint64_t memory_bytes; /* records, keys, tables, tree */
     uint64_t leases_granted, recalls, lookups, puts, removes;
+    uint64_t evicted_replicas, evicted_bytes;
+    /* Memory replicas that the restore could not keep: of segments that the snapshot has not, and
+     * whose range is outside of theirs or another's. */
+    uint64_t restore_lost_segments, restore_lost_ranges;
+    uint64_t restored_replicas;
 };
 void directory_stats(struct directory *d, struct directory_stats *out);
 

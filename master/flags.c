@@ -39,6 +39,12 @@ const struct mcfs_flag master_flag_table[] = {
      "most memory for the directory; puts beyond it are refused; 0: none", 0},
     {"default_kv_lease_ttl", MCFS_FLAG_DURATION, AT(default_kv_lease_ttl_ms), "10000", NULL,
      "length of a read lease (ms)", 1},
+    {"allocation_strategy", MCFS_FLAG_STRING, AT(allocation_strategy), "random", NULL,
+     "where memory replicas go: random, or free_ratio_first", 0},
+    {"eviction_high_watermark_ratio", MCFS_FLAG_DOUBLE, AT(eviction_high_watermark_ratio), "0.90",
+     NULL, "part of the memory segments' room beyond which memory replicas are evicted", 0},
+    {"eviction_ratio", MCFS_FLAG_DOUBLE, AT(eviction_ratio), "0.05", NULL,
+     "part of the objects in memory that an eviction takes at least", 0},
     {"client_ttl", MCFS_FLAG_DURATION, AT(client_ttl_ms), "10", NULL,
      "silence after which a node counts as gone (s)", 1000},
     {"put_start_discard_timeout_sec", MCFS_FLAG_DURATION, AT(put_start_discard_timeout_ms), "30",
@@ -47,6 +53,8 @@ const struct mcfs_flag master_flag_table[] = {
      NULL, "age at which such a put is forgotten: a slow writer may be busy until then (s)", 1000},
     {"default_kv_soft_pin_ttl", MCFS_FLAG_DURATION, AT(default_kv_soft_pin_ttl_ms), "1800000", NULL,
      "length of a soft pin whose put names none (ms)", 1},
+    {"allow_evict_soft_pinned_objects", MCFS_FLAG_BOOL, AT(allow_evict_soft_pinned_objects), "true",
+     NULL, "softly pinned objects go when nothing else is left to evict", 0},
     {"enable_snapshot", MCFS_FLAG_BOOL, AT(enable_snapshot), "false", NULL, "take snapshots", 0},
     {"enable_snapshot_restore", MCFS_FLAG_BOOL, AT(enable_snapshot_restore), "false", NULL,
      "restore the newest good snapshot at start", 0},
@@ -80,6 +88,17 @@ static int check(const struct master_flags *f, struct mcfs_error *err)
         return mcfs_fail(err, MCFS_INVALID_PARAMS,
                          "memory_allocator '%s' is not supported: use 'offset'",
                          f->memory_allocator);
+    if (strcmp(f->allocation_strategy, "random") != 0 &&
+        strcmp(f->allocation_strategy, "free_ratio_first") != 0)
+        return mcfs_fail(
+            err, MCFS_INVALID_PARAMS,
+            "allocation_strategy '%s' is not supported: use 'random' or 'free_ratio_first'",
+            f->allocation_strategy);
+    if (!(f->eviction_ratio > 0 && f->eviction_ratio <= 1) ||
+        !(f->eviction_high_watermark_ratio > 0 && f->eviction_high_watermark_ratio <= 1))
+        return mcfs_fail(err, MCFS_INVALID_PARAMS,
+                         "eviction_ratio and eviction_high_watermark_ratio are above 0 and at most "
+                         "1");
     bool s3 = strcmp(f->snapshot_object_store_type, "s3") == 0;
     if (!s3 && strcmp(f->snapshot_object_store_type, "local") != 0)
         return mcfs_fail(err, MCFS_INVALID_PARAMS,

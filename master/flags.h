@@ -8,6 +8,9 @@
 
 struct master_flags {
     char *rpc_address, *rpc_socket, *metrics_host, *cluster_id, *memory_allocator, *auth_key_file;
+    char *allocation_strategy;
+    double eviction_ratio, eviction_high_watermark_ratio;
+    bool allow_evict_soft_pinned_objects;
     bool snapshot_read_only;
     char *metrics_token_file, *config_path;
     char *tenant_quota_connector_type, *tenant_quota_connector_uri;

@@ -4,7 +4,8 @@
 
 #include "common/cleanup.h"
 #include "common/log.h"
-#include "snapshot/snapshot.h"
+#include "master/object_memory.h"
+#include "master/segments_image.h"
 
 /* ---- out: in the checkpoint's child, where nothing moves ---- */
 
@@ -30,27 +31,42 @@ static struct snap_replica local_replica(struct directory *d, uint64_t id, uint3
                                  .size = size};
 }
 
+/* payloads: of the memory replicas, one behind the other. */
 static uint32_t fill_replicas(struct directory *d, const struct record *r, struct snap_replica *out,
-                              uint32_t max)
+                              uint32_t max, struct mcfs_buf *payloads)
 {
     const struct side *side = record_side(d, r);
     uint32_t n = 0;
+    size_t at = 0;
+    mcfs_buf_reset(payloads);
     if (r->flags & RECORD_INLINE)
         out[n++] = local_replica(d, r->version, r->node, r->size);
     for (uint32_t i = 0; side && i < side->count && n < max; i++) {
         const struct side_replica *s = &side->replicas[i];
         if (s->status == MCFS_REPLICA_REMOVED)
             continue;
-        if (s->type == MCFS_REPLICA_LOCAL_DISK)
+        if (s->type == MCFS_REPLICA_LOCAL_DISK) {
             out[n++] = local_replica(d, s->id, s->node, s->size);
-        else
-            out[n++] = (struct snap_replica){
-                .id = s->id,
-                .status = s->status,
-                .type = s->type,
-                .size = s->size,
-                .payload = mcfs_slice((const char *)side + s->payload_off, s->payload_len)};
+            continue;
+        }
+        struct snap_replica *o = &out[n++];
+        *o = (struct snap_replica){
+            .id = s->id, .status = s->status, .type = s->type, .size = s->size};
+        if (s->type == MCFS_REPLICA_MEMORY) {
+            struct segment_range range = side_range(s);
+            size_t before = payloads->len;
+            encode_memory_replica(d, &range, payloads);
+            o->payload.len = payloads->len - before;
+        } else {
+            o->payload = mcfs_slice((const char *)side + s->payload_off, s->payload_len);
+        }
     }
+    for (uint32_t i = 0; i < n && !payloads->failed;
+         i++) /* which stay where they are from here on */
+        if (out[i].type == MCFS_REPLICA_MEMORY) {
+            out[i].payload.data = (const char *)payloads->data + at;
+            at += out[i].payload.len;
+        }
     return n;
 }
 
@@ -62,6 +78,7 @@ int directory_visit_shard(struct directory *d, uint32_t shard,
     struct shard *s = &d->shards[shard];
     _cleanup_free_ uint32_t *slots = malloc((s->count + 1) * sizeof(*slots));
     struct snap_replica replicas[256];
+    _cleanup_buf_ struct mcfs_buf payloads = MCFS_BUF_INIT;
     uint32_t n = 0;
     if (!slots)
         return mcfs_fail_errno(err, ENOMEM, "shard %u", shard);
@@ -74,20 +91,22 @@ int directory_visit_shard(struct directory *d, uint32_t shard,
     for (uint32_t i = 0; i < n; i++) {
         const struct record *r = record_at(d, slots[i]);
         const struct side *side = record_side(d, r);
-        struct snap_object o = {.tenant = intern_get(d->tenants, r->tenant),
-                                .key = record_key(d, r),
-                                .put_client = directory_client_id(d, r->putter),
-                                .put_start_ms = (int64_t)r->put_start_ms,
-                                .size = r->size,
-                                .lease_ms = lease_deadline_wall_ms(d->leases, slots[i]),
-                                .data_type = r->data_type,
-                                .hard_pin = r->flags & RECORD_HARD_PIN,
-                                .has_extra = true,
-                                .version = r->version,
-                                .attr = record_attr(d, r),
-                                .replicas = replicas,
-                                .replica_count =
-                                    fill_replicas(d, r, replicas, MCFS_ARRAY_SIZE(replicas))};
+        struct snap_object o = {
+            .tenant = intern_get(d->tenants, r->tenant),
+            .key = record_key(d, r),
+            .put_client = directory_client_id(d, r->putter),
+            .put_start_ms = (int64_t)r->put_start_ms,
+            .size = r->size,
+            .lease_ms = lease_deadline_wall_ms(d->leases, slots[i]),
+            .data_type = r->data_type,
+            .hard_pin = r->flags & RECORD_HARD_PIN,
+            .has_extra = true,
+            .version = r->version,
+            .attr = record_attr(d, r),
+            .replicas = replicas,
+            .replica_count = fill_replicas(d, r, replicas, MCFS_ARRAY_SIZE(replicas), &payloads)};
+        if (payloads.failed)
+            return mcfs_fail_errno(err, ENOMEM, "shard %u", shard);
         if (side) {
             o.has_checksum = side->has_checksum;
             o.checksum = side->checksum;
@@ -120,14 +139,21 @@ static uint32_t restored_client(struct directory *d, struct mcfs_id id)
     return id.hi || id.lo ? directory_client(d, id) : 0;
 }
 
-/* Builds the side record of everything that does not fit the record. */
+/* Whether the replica's payload is kept as it is. */
+static bool is_foreign(const struct snap_replica *r)
+{
+    return r->type != MCFS_REPLICA_LOCAL_DISK && r->type != MCFS_REPLICA_MEMORY;
+}
+
+/* Builds the side record of everything that does not fit the record.  ranges: of the memory
+ * replicas, each at its replica's place. */
 static int restore_side(struct directory *d, uint32_t shard, struct record *r,
-                        const struct snap_object *o)
+                        const struct snap_object *o, const struct segment_range *ranges)
 {
     uint64_t bytes = sizeof(struct side) + o->replica_count * sizeof(struct side_replica);
     uint32_t at = (uint32_t)bytes;
     for (uint32_t i = 0; i < o->replica_count; i++)
-        if (o->replicas[i].type != MCFS_REPLICA_LOCAL_DISK)
+        if (is_foreign(&o->replicas[i]))
             bytes += o->replicas[i].payload.len;
     bytes += o->group.len;
     if (bytes > 12000) /* an arena's slab */
@@ -160,6 +186,15 @@ static int restore_side(struct directory *d, uint32_t shard, struct record *r,
             atomic_fetch_add(&d->node_objects[side->replicas[i].node & 0xffff], 1);
             continue;
         }
+        if (!is_foreign(from)) {
+            if (!ranges) /* not so: who passes a memory replica passes its range */
+                continue;
+            side->replicas[i].size = ranges[i].size;
+            side->replicas[i].node = ranges[i].node;
+            side->replicas[i].address = ranges[i].address;
+            side->replicas[i].segment = (uint16_t)ranges[i].segment;
+            continue;
+        }
         side->replicas[i].payload_off = at;
         side->replicas[i].payload_len = (uint32_t)from->payload.len;
         memcpy((char *)side + at, from->payload.data, from->payload.len);
@@ -180,12 +215,74 @@ static bool has_complete_replica(const struct snap_object *o, uint64_t *newest_i
     return complete;
 }
 
+/* What is left of an object's replicas once the memory replicas have claimed their ranges. */
+struct kept {
+    struct snap_replica *replicas;
+    struct segment_range *ranges; /* of the memory replicas among them */
+    uint32_t count;
+};
+
+static void free_kept(struct kept *k)
+{
+    free(k->replicas);
+    free(k->ranges);
+}
+
+static int claim_memory(struct directory *d, const struct snap_object *o, struct kept *k,
+                        struct mcfs_error *err)
+{
+    k->replicas = calloc(o->replica_count + 1, sizeof(*k->replicas));
+    k->ranges = calloc(o->replica_count + 1, sizeof(*k->ranges));
+    if (!k->replicas || !k->ranges)
+        return mcfs_fail_errno(err, ENOMEM, "restore");
+    for (uint32_t i = 0; i < o->replica_count; i++) {
+        const struct snap_replica *r = &o->replicas[i];
+        if (r->type == MCFS_REPLICA_MEMORY && !restore_memory_replica(d, r, &k->ranges[k->count]))
+            continue;
+        k->replicas[k->count++] = *r;
+    }
+    return 0;
+}
+
+/* The object is not kept: where a put was under way, its writer may still be busy. */
+static void let_go(struct directory *d, const struct kept *k)
+{
+    for (uint32_t i = 0; i < k->count; i++)
+        if (k->replicas[i].type == MCFS_REPLICA_MEMORY)
+            segments_release_in(d->segments, &k->ranges[i], d->config.put_release_ms);
+}
+
+static bool names_memory(const struct snap_object *o)
+{
+    for (uint32_t i = 0; i < o->replica_count; i++)
+        if (o->replicas[i].type == MCFS_REPLICA_MEMORY)
+            return true;
+    return false;
+}
+
+static int restore_kept(struct directory *d, struct snap_object *o, uint64_t newest_id,
+                        struct kept *k, struct mcfs_error *err);
+
 int directory_restore(struct directory *d, const struct snap_object *in, struct mcfs_error *err)
 {
     struct snap_object o = *in;
+    _cleanup_(free_kept) struct kept k = {0};
     uint64_t newest_id = 0;
-    if (!has_complete_replica(&o, &newest_id))
+    bool memory = names_memory(&o);
+    if (!has_complete_replica(&o, &newest_id)) {
+        if (memory && claim_memory(d, &o, &k, err))
+            return -1;
+        let_go(d, &k);
         return RESTORE_INCOMPLETE;
+    }
+    return restore_kept(d, &o, newest_id, memory ? &k : NULL, err);
+}
+
+/* k: NULL when there are no memory replicas. */
+static int restore_kept(struct directory *d, struct snap_object *object, uint64_t newest_id,
+                        struct kept *k, struct mcfs_error *err)
+{
+    struct snap_object o = *object;
     if (check_key(o.tenant, o.key, err))
         return -1;
     if (o.size >> 48 || o.group.len > UINT16_MAX || (uint64_t)o.put_start_ms >> 48)
@@ -201,6 +298,17 @@ int directory_restore(struct directory *d, const struct snap_object *in, struct 
     MCFS_LOCK_SCOPE(&d->shards[h.shard].lock);
     if (shard_find(d, h, tenant, o.key))
         return RESTORE_TWICE; /* twice in one snapshot: the first counts */
+    if (k) {
+        uint64_t unused = 0;
+        if (claim_memory(d, &o, k, err))
+            return -1;
+        o.replicas = k->replicas;
+        o.replica_count = k->count;
+        if (!has_complete_replica(&o, &unused)) {
+            let_go(d, k);
+            return RESTORE_LOST_MEMORY;
+        }
+    }
     uint32_t slot = record_insert(d, h, tenant, o.key, o.size, o.attr.mtime_ns);
     struct record *r = slot ? record_at(d, slot) : NULL;
     if (!r || record_set_attr(d, r, &o.attr))
@@ -213,7 +321,7 @@ int directory_restore(struct directory *d, const struct snap_object *in, struct 
     if (is_plain(&o) && restored_client(d, o.replicas[0].client) < 65536) {
         record_set_inline(d, r, restored_client(d, o.replicas[0].client), 0);
         r->flags |= RECORD_UNCONFIRMED;
-    } else if (restore_side(d, h.shard, r, &o)) {
+    } else if (restore_side(d, h.shard, r, &o, k ? k->ranges : NULL)) {
         record_delete(d, h, slot);
         return mcfs_fail(err, MCFS_NO_AVAILABLE_HANDLE, "%.*s: too many replicas to keep",
                          (int)MCFS_MIN(o.key.len, 160), o.key.data);
@@ -222,6 +330,7 @@ int directory_restore(struct directory *d, const struct snap_object *in, struct 
         record_delete(d, h, slot);
         return mcfs_fail(err, MCFS_NO_AVAILABLE_HANDLE, "the master is out of memory");
     }
+    atomic_fetch_add_explicit(&d->restored_replicas, o.replica_count, memory_order_relaxed);
     directory_raise_next_id(d, MCFS_MAX(o.version, newest_id) + 1);
     return RESTORE_KEPT;
 }

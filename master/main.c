@@ -5,8 +5,10 @@
 #include "common/file.h"
 #include "common/log.h"
 #include "master/admin_http.h"
+#include "master/evict.h"
 #include "master/master.h"
 #include "master/quota.h"
+#include "master/service_segment.h"
 
 #include <inttypes.h>
 #include <signal.h>
@@ -130,7 +132,8 @@ static int start_snapshots(struct master *m, struct mcfs_object_store *store,
                        restored, err))
         return -1;
     m->restored_objects = restored->kept;
-    m->restore_dropped_objects = restored->incomplete + restored->twice;
+    m->restore_dropped_objects = restored->incomplete + restored->twice + restored->lost_memory;
+    segments_await_all(directory_segments(m->directory), m->flags.client_ttl_ms);
     struct checkpoint_config config = {
         .directory = m->directory,
         .store = store,
@@ -147,6 +150,16 @@ static int start_snapshots(struct master *m, struct mcfs_object_store *store,
         .arg = m};
     m->checkpointer = checkpointer_start(&config, err);
     return m->checkpointer ? 0 : -1;
+}
+
+static int start_evictor(struct master *m, struct mcfs_error *err)
+{
+    struct evict_config config = {.directory = m->directory,
+                                  .ratio = m->flags.eviction_ratio,
+                                  .high_watermark = m->flags.eviction_high_watermark_ratio,
+                                  .soft_pinned = m->flags.allow_evict_soft_pinned_objects};
+    m->evictor = evictor_start(&config, err);
+    return m->evictor ? 0 : -1;
 }
 
 static int load_keys(struct master *m, struct mcfs_error *err)
@@ -222,6 +235,7 @@ static void serve(struct master *m, const sigset_t *signals)
         nodes_expire(m->nodes);
         unsigned slot = directory_enter(m->directory);
         directory_discard_puts(m->directory);
+        segments_tick(m);
         directory_leave(m->directory, slot);
     }
 }
@@ -257,6 +271,8 @@ static int run(struct master *m, struct mcfs_error *err)
         store = snap_store_open(where, err);
         rc = store ? start_snapshots(m, store, &restored, err) : -1;
     }
+    if (rc == 0)
+        rc = start_evictor(m, err);
     if (rc == 0) {
         restoring_end(m->restoring);
         mcfs_info("serving");
@@ -272,6 +288,7 @@ static int run(struct master *m, struct mcfs_error *err)
     checkpointer_stop(m->checkpointer);
     admin_http_free(m->admin);
     mcfs_rpc_server_stop(m->server);
+    evictor_stop(m->evictor); /* no request wakes it any more */
     mcfs_rpc_keys_free(m->keys);
     quotas_free(m->quotas);
     checkpointer_free(m->checkpointer);

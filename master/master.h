@@ -14,6 +14,7 @@
 #include <stdatomic.h>
 
 struct admin_http;
+struct evictor;
 struct quotas;
 
 struct master {
@@ -23,6 +24,7 @@ struct master {
     struct restoring *restoring;
     struct checkpointer *checkpointer; /* NULL: no snapshot store; not to be asked before the
                                           restore is over */
+    struct evictor *evictor;           /* of memory replicas; NULL before the restore is over */
     struct quotas *quotas;             /* NULL: none */
     struct mcfs_rpc_keys *keys;        /* NULL: TCP callers are not asked for one */
     struct mcfs_rpc_server *server;
@@ -35,6 +37,8 @@ struct master {
 
 /* The RPC handler (arg: struct master) and its connection callback. */
 int service_handle(void *arg, struct mcfs_rpc_request *request, struct mcfs_error *err);
+/* Figures of the methods in Prometheus' text format; any thread. */
+void service_metrics(struct mcfs_buf *out);
 void service_disconnected(void *arg, struct mcfs_rpc_conn *conn);
 
 /* Implementations of the methods of one kind; each returns 0 or -1 with err. */
@@ -68,9 +72,18 @@ int method_set_pin(struct master *m, struct mcfs_rpc_request *r, struct mcfs_err
 int method_get_replica_list_by_regex(struct master *m, struct mcfs_rpc_request *r,
                                      struct mcfs_error *err);
 int method_batch_remove(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
+int method_batch_evict_disk_replica(struct master *m, struct mcfs_rpc_request *r,
+                                    struct mcfs_error *err);
 int method_remove_by_regex(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
 int method_remove_all(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
 int method_set_soft_pin(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
+
+int method_mount_segment(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
+int method_unmount_segment(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
+int method_graceful_unmount_segment(struct master *m, struct mcfs_rpc_request *r,
+                                    struct mcfs_error *err);
+int method_get_all_segments(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
+int method_query_segment(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
 
 int method_tenants(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);
 int method_status(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err);

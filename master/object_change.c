@@ -24,6 +24,14 @@ static void recall(struct directory *d, uint32_t slot, uint32_t client)
     }
 }
 
+uint32_t old_lease_left_ms(struct directory *d, const struct record *r)
+{
+    if (!(r->flags & RECORD_ADOPTED) || d->config.leases_known(d->config.arg))
+        return 0;
+    int64_t since_ms = mcfs_mono_ms() - d->started_mono_ms;
+    return since_ms < d->config.lease_ms ? (uint32_t)(d->config.lease_ms - since_ms) : 0;
+}
+
 int change_must_wait(struct directory *d, uint32_t slot, uint32_t client, struct mcfs_error *err)
 {
     const struct record *r = record_at(d, slot);
@@ -33,16 +41,10 @@ int change_must_wait(struct directory *d, uint32_t slot, uint32_t client, struct
         holder != client)
         lease_from_group(d->leases, slot, holder, group_ms);
     uint32_t left_ms = lease_held_by_others(d->leases, slot, client);
-    if (left_ms) {
-        if (lease_recall_begin(d->leases, slot))
-            recall(d, slot, client);
-    } else if (r->flags & RECORD_ADOPTED && !d->config.leases_known(d->config.arg)) {
-        /* An object from before this master's start: somebody may hold a lease that the last one
-         * gave. */
-        int64_t since_ms = mcfs_mono_ms() - d->started_mono_ms;
-        if (since_ms < d->config.lease_ms)
-            left_ms = (uint32_t)(d->config.lease_ms - since_ms);
-    }
+    if (!left_ms)
+        left_ms = old_lease_left_ms(d, r);
+    else if (lease_recall_begin(d->leases, slot))
+        recall(d, slot, client);
     if (!left_ms)
         return 0;
     struct mcfs_slice key = record_key(d, r);

@@ -9,6 +9,7 @@
 #include "common/cleanup.h"
 #include "common/clock.h"
 #include "master/object_change.h"
+#include "master/object_memory.h"
 #include "master/pending.h"
 #include "master/usage.h"
 
@@ -69,6 +70,7 @@ int directory_put_start(struct directory *d, const struct put_start *p, uint64_t
                                 .has_soft_pin = p->has_soft_pin,
                                 .soft_pin_ms = soft_pin_ms,
                                 .has_group = p->has_group,
+                                .in_memory = p->in_memory,
                                 .group_len = (uint8_t)(p->has_group ? p->group.len : 0)};
     if (put->group_len)
         memcpy(put->group, p->group.data, put->group_len);
@@ -84,6 +86,8 @@ int directory_put_start(struct directory *d, const struct put_start *p, uint64_t
 
 void object_forget_put(struct directory *d, const struct pending_put *put)
 {
+    if (put->in_memory)
+        put_space_forget(d, put->version);
     if (pending_drop(d->pending, put->version))
         usage_release(d, put->tenant, put->reserved);
 }
@@ -102,7 +106,10 @@ int directory_put_revoke(struct directory *d, uint64_t version, uint32_t client,
 
 static void release_put(const struct pending_put *put, void *arg)
 {
-    usage_release(arg, put->tenant, put->reserved);
+    struct directory *d = arg;
+    if (put->in_memory)
+        put_space_forget(d, put->version);
+    usage_release(d, put->tenant, put->reserved);
 }
 
 uint32_t directory_discard_puts(struct directory *d)
@@ -114,14 +121,18 @@ uint32_t directory_discard_puts(struct directory *d)
                           d);
 }
 
-/* The side block of the group that the put's object belongs to: as PutStart said, else that of the
- * object that is renamed or replaced.  *block is 0 when it belongs to none; -1 without memory. */
-static int next_group(struct directory *d, struct key_hash h, const struct record *old,
-                      const struct pending_put *pending, uint32_t *block)
+/* The side block of the put's memory replicas and of the group that its object belongs to: as
+ * PutStart said, else that of the object that is renamed or replaced (NULL: none).  *block is 0
+ * when there is neither; -1 without memory. */
+static int next_side(struct directory *d, struct key_hash h, const struct record *old,
+                     const struct pending_put *pending, uint32_t *block)
 {
-    struct mcfs_slice group =
-        pending->has_group ? mcfs_slice(pending->group, pending->group_len) : record_group(d, old);
+    struct mcfs_slice group = pending->has_group ? mcfs_slice(pending->group, pending->group_len)
+                              : old              ? record_group(d, old)
+                                                 : mcfs_slice("", 0);
     *block = 0;
+    if (pending->in_memory)
+        return (*block = put_space_block(d, h, group, pending->version)) ? 0 : -1;
     return group.len && !(*block = record_new_group(d, h, group)) ? -1 : 0;
 }
 
@@ -142,20 +153,20 @@ int object_publish(struct directory *d, struct record *r, const struct put_end *
     r->put_start_ms = (uint64_t)started_ms;
     r->flags &= RECORD_HARD_PIN | RECORD_SOFT_PIN;
     tree_unlock(d->tree);
+    r->side = group;
+    if (group && record_side(d, r)->count) /* in memory, then */
+        return 0;
+    r->side = 0;
     record_set_inline(d, r, p->client, atomic_load(&d->node_generation[p->client]));
     r->side = group;
     return 0;
 }
 
-/* As object_publish, with what PutStart said; `old` is the object that is renamed, else replaced.
- */
-static int publish(struct directory *d, struct key_hash h, struct record *r,
-                   const struct record *old, const struct put_end *p,
-                   const struct pending_put *pending)
+/* As object_publish, with what PutStart said. */
+static int publish(struct directory *d, struct record *r, const struct put_end *p,
+                   const struct pending_put *pending, uint32_t side)
 {
-    uint32_t group;
-    if (next_group(d, h, old, pending, &group) ||
-        object_publish(d, r, p, pending->start_wall_ms, group))
+    if (object_publish(d, r, p, pending->start_wall_ms, side))
         return -1;
     if (pending->hard_pin)
         r->flags |= RECORD_HARD_PIN;
@@ -220,24 +231,30 @@ static int put_end_locked(struct directory *d, const struct put_end *p, struct k
         object_forget_put(d, pending);
         return 0;
     }
-    if (check_change(d, p, tenant, slot, &from_slot, err))
+    if ((pending->in_memory && put_space_check(d, p, pending->size, err)) ||
+        check_change(d, p, tenant, slot, &from_slot, err))
         return -1;
     /* What was not set aside at PutStart; what goes in this very step makes room for it. */
     uint64_t extra = p->size - MCFS_MIN(p->size, pending->reserved);
     uint64_t freed = (is_new ? 0 : r->size) + (from_slot ? record_at(d, from_slot)->size : 0);
     if (usage_fits(d, p->tenant, tenant, extra, freed, err))
         return -1;
+    uint32_t side, old_slot = from_slot ? from_slot : slot;
+    if (next_side(d, h, old_slot ? record_at(d, old_slot) : NULL, pending, &side))
+        return mcfs_fail(err, MCFS_NO_AVAILABLE_HANDLE,
+                         "the master is out of memory, or the put is given up");
     if (!is_new && record_discard_elsewhere(d, r, p->client))
         out->replaced_version = r->version;
     if (is_new) {
         slot = record_insert(d, h, tenant, p->key, p->size, p->attr.mtime_ns);
+        if (!slot && side)
+            record_free_group(d, h, side);
         if (!slot)
             return mcfs_fail(err, MCFS_NO_AVAILABLE_HANDLE,
                              "the master's directory is full (memory limit)");
     }
     r = record_at(d, slot);
-    if (publish(d, h, r, record_at(d, from_slot ? from_slot : slot), p, pending) ||
-        (is_new && record_show(d, slot))) {
+    if (publish(d, r, p, pending, side) || (is_new && record_show(d, slot))) {
         if (is_new)
             record_delete(d, h, slot);
         return mcfs_fail(err, MCFS_NO_AVAILABLE_HANDLE, "the master is out of memory");

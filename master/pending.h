@@ -18,6 +18,7 @@ struct pending_put {
     uint32_t tenant; /* interned */
     uint32_t key_len;
     bool discarded; /* given up; waits for the release time */
+    bool in_memory; /* its ranges are in put_spaces (object_memory.h) */
     /* What the object gets, see struct put_start. */
     bool hard_pin, has_soft_pin, has_group;
     uint8_t group_len;

@@ -2,6 +2,7 @@
 #include "master/record.h"
 
 #include "common/clock.h"
+#include "master/object_memory.h"
 
 static uint32_t stripe(uint32_t shard)
 {
@@ -119,6 +120,8 @@ void record_drop_replicas(struct directory *d, struct record *r)
     for (uint32_t i = 0; i < side->count; i++)
         if (side->replicas[i].type == MCFS_REPLICA_LOCAL_DISK)
             count_node(d, side->replicas[i].node, -1);
+        else if (side->replicas[i].type == MCFS_REPLICA_MEMORY)
+            memory_replica_release(d, r, &side->replicas[i]);
     arena_free(d->keys, record_stripe(d, r), r->side, side->bytes);
     r->side = 0;
 }
@@ -157,6 +160,10 @@ void record_free_group(struct directory *d, struct key_hash h, uint32_t block)
 {
     const struct side *side =
         (const struct side *)(const void *)(d->key_base + (uint64_t)block * KEY_UNIT);
+    for (uint32_t i = 0; i < side->count; i++) {
+        struct segment_range range = side_range(&side->replicas[i]);
+        segments_release(d->segments, &range);
+    }
     arena_free(d->keys, stripe(h.shard), block, side->bytes);
 }
 
@@ -189,7 +196,8 @@ static int side_add(struct directory *d, uint32_t shard, struct record *r,
         memcpy((char *)side + head + sizeof(*add), (char *)old + head, old->bytes - head);
         side->group_off += (uint32_t)sizeof(*add);
         for (uint32_t i = 0; i < side->count; i++)
-            side->replicas[i].payload_off += (uint32_t)sizeof(*add);
+            if (side->replicas[i].type != MCFS_REPLICA_MEMORY)
+                side->replicas[i].payload_off += (uint32_t)sizeof(*add);
     } else {
         *side = (struct side){.group_off = bytes};
     }
@@ -255,6 +263,23 @@ bool record_withdraw(struct directory *d, struct record *r, uint32_t node, uint8
         left |= s->status == MCFS_REPLICA_COMPLETE;
     }
     return left;
+}
+
+/* Of the node's replica; there is one at most. */
+static uint8_t generation_at(struct directory *d, const struct record *r, uint32_t node)
+{
+    const struct side *side = record_side(d, r);
+    if (r->flags & RECORD_INLINE && r->node == node)
+        return r->generation;
+    for (uint32_t i = 0; side && i < side->count; i++)
+        if (side->replicas[i].type == MCFS_REPLICA_LOCAL_DISK && side->replicas[i].node == node)
+            return side->replicas[i].generation;
+    return 0;
+}
+
+bool record_withdraw_node(struct directory *d, struct record *r, uint32_t node)
+{
+    return record_withdraw(d, r, node, (uint8_t)(generation_at(d, r, node) + 1));
 }
 
 bool record_has_node(struct directory *d, const struct record *r, uint32_t node)

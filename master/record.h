@@ -56,14 +56,25 @@ _Static_assert(sizeof(struct record) == 64, "one cache line");
 /* A replica that is not the inline one. */
 struct side_replica {
     uint64_t id, size;
-    uint32_t node;        /* client number, for LOCAL_DISK */
-    uint32_t payload_off; /* the snapshot payload of kinds that are only carried through */
-    uint32_t payload_len;
+    union {
+        struct {
+            uint32_t payload_off; /* the snapshot payload of kinds that are only carried through */
+            uint32_t payload_len;
+        };
+        uint64_t address; /* MEMORY */
+    };
+    uint32_t node; /* client number, for LOCAL_DISK; in the segment's allocator, for MEMORY */
     uint8_t type;
     int8_t status;
-    uint8_t generation;
-    uint8_t unconfirmed;
+    union {
+        struct {
+            uint8_t generation;
+            uint8_t unconfirmed;
+        };
+        uint16_t segment; /* MEMORY */
+    };
 };
+_Static_assert(sizeof(struct side_replica) == 32, "what there is for each replica");
 
 struct side {
     uint32_t bytes; /* of the whole block */
@@ -101,6 +112,8 @@ struct directory {
     uint64_t table_bytes;
     struct shard shards[MCFS_SHARD_COUNT];
     struct pending_table *pending;
+    struct put_spaces *put_spaces;
+    struct segments *segments;
     _Atomic uint64_t next_id;
     _Atomic uint64_t node_objects[65536]; /* replicas by client number */
     _Atomic uint8_t node_generation[65536];
@@ -110,7 +123,12 @@ struct directory {
      * what a tenant has until the change is made. */
     pthread_mutex_t usage_locks[USAGE_LOCKS];
     _Atomic uint64_t objects, object_bytes;
-    _Atomic uint64_t lookups, puts, removes;
+    _Atomic uint64_t lookups, puts, removes, evicted_replicas, evicted_bytes;
+    /* Memory replicas that a restore could not keep: of segments that are not there, and whose
+     * range is not theirs. */
+    _Atomic uint64_t lost_segments, lost_ranges;
+    _Atomic uint64_t restored_replicas; /* that were kept */
+    int64_t carried_until_mono_ms;      /* ranges that the snapshot held for failed puts are held */
     int64_t started_mono_ms;
 };
 
@@ -181,6 +199,7 @@ struct mcfs_slice record_group(const struct directory *d, const struct record *r
 /* A side block without replicas that names a group, for the record of a key; 0 without memory.  It
  * becomes the record's by `side` once the record has none. */
 uint32_t record_new_group(struct directory *d, struct key_hash h, struct mcfs_slice group);
+/* Frees such a block that no record has, with the ranges of its memory replicas. */
 void record_free_group(struct directory *d, struct key_hash h, uint32_t block);
 
 /* Pins the object softly for ms from now, 0: not any more; 0 or -1 without memory. */
@@ -199,6 +218,9 @@ int record_confirm_replica(struct directory *d, uint32_t shard, struct record *r
 /* Takes the node's replicas of other generations out.  Returns whether the object has a replica
  * left. */
 bool record_withdraw(struct directory *d, struct record *r, uint32_t node, uint8_t generation);
+
+/* Takes the node's replica out, whatever its generation.  Returns the same. */
+bool record_withdraw_node(struct directory *d, struct record *r, uint32_t node);
 
 /* Whether the node stores the record's version. */
 bool record_has_node(struct directory *d, const struct record *r, uint32_t node);

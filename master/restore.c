@@ -5,6 +5,7 @@
 #include "common/cleanup.h"
 #include "common/clock.h"
 #include "common/log.h"
+#include "master/segments_image.h"
 
 #include <inttypes.h>
 #include <pthread.h>
@@ -17,8 +18,8 @@ struct restore {
     struct directory *directory;
     struct snap_reader *reader;
     atomic_uint next;
-    _Atomic uint64_t outcomes[3]; /* by what directory_restore says */
-    _Atomic uint64_t replicas, shards;
+    _Atomic uint64_t outcomes[RESTORE_OUTCOMES]; /* by what directory_restore says */
+    _Atomic uint64_t shards;
     const struct restore_watch *watch;
     atomic_bool failed;
     pthread_mutex_t lock; /* guards err */
@@ -32,8 +33,6 @@ static int restore_object(const struct snap_object *o, void *arg, struct mcfs_er
     if (rc < 0)
         return -1;
     atomic_fetch_add_explicit(&r->outcomes[rc], 1, memory_order_relaxed);
-    if (rc == RESTORE_KEPT)
-        atomic_fetch_add_explicit(&r->replicas, o->replica_count, memory_order_relaxed);
     return 0;
 }
 
@@ -95,7 +94,11 @@ int restore_one(struct directory *d, struct mcfs_object_store *store, const char
     mcfs_buf_reset(&out->discarded);
     int rc = snap_reader_segments(r.reader, &out->segments, err);
     if (rc == 0)
+        rc = directory_restore_segments(d, mcfs_slice(out->segments.data, out->segments.len), err);
+    if (rc == 0)
         rc = restore_shards(&r, err);
+    if (rc == 0)
+        rc = directory_restore_held(d, snap_reader_discarded(r.reader), err);
     if (rc == 0)
         rc = snap_reader_tasks(r.reader, &out->tasks, err);
     if (rc == 0) {
@@ -106,13 +109,36 @@ int restore_one(struct directory *d, struct mcfs_object_store *store, const char
         out->kept = atomic_load(&r.outcomes[RESTORE_KEPT]);
         out->incomplete = atomic_load(&r.outcomes[RESTORE_INCOMPLETE]);
         out->twice = atomic_load(&r.outcomes[RESTORE_TWICE]);
-        out->replicas = atomic_load(&r.replicas);
+        out->lost_memory = atomic_load(&r.outcomes[RESTORE_LOST_MEMORY]);
+        struct directory_stats stats;
+        directory_stats(d, &stats);
+        out->replicas = stats.restored_replicas;
     } else {
         directory_clear(d); /* never a half state */
     }
     snap_reader_close(r.reader);
     pthread_mutex_destroy(&r.lock);
     return rc;
+}
+
+static void warn_of_memory(struct directory *d, const struct restore_result *out)
+{
+    struct directory_stats s;
+    const char *id = out->id;
+    directory_stats(d, &s);
+    if (out->lost_memory)
+        mcfs_warning("snapshot %s: %" PRIu64
+                     " objects more are dropped, whose memory replicas "
+                     "could not be kept",
+                     id, out->lost_memory);
+    if (s.restore_lost_segments)
+        mcfs_warning("snapshot %s: %" PRIu64 " memory replicas lie in segments that it has not", id,
+                     s.restore_lost_segments);
+    if (s.restore_lost_ranges)
+        mcfs_warning("snapshot %s: %" PRIu64
+                     " memory replicas have no range of their own in their "
+                     "segments",
+                     id, s.restore_lost_ranges);
 }
 
 int restore_newest(struct directory *d, struct mcfs_object_store *store, const char *cluster,
@@ -144,6 +170,7 @@ int restore_newest(struct directory *d, struct mcfs_object_store *store, const c
                   " dropped (%" PRIu64 " without a complete replica, %" PRIu64 " there already)",
                   out->id, mcfs_mono_ms() - began, out->kept, out->incomplete + out->twice,
                   out->incomplete, out->twice);
+        warn_of_memory(d, out);
         if (out->twice)
             mcfs_warning("snapshot %s: %" PRIu64 " objects are in it twice", out->id, out->twice);
         if (out->incomplete > out->kept)

@@ -22,6 +22,7 @@ static int try_one(struct directory *d, struct mcfs_object_store *store, const c
         out->replicas = r.replicas;
         out->incomplete = r.incomplete;
         out->twice = r.twice;
+        out->lost_memory = r.lost_memory;
         out->memory_bytes = stats.memory_bytes;
     }
     mcfs_buf_free(&r.segments);

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "common/clock.h"
 #include "common/hash.h"
 #include "common/table.h"
 #include "master/access.h"
+#include "master/latency.h"
 #include <mooncakefs/rpc_methods.h>
 
 #include <pthread.h>
@@ -34,9 +36,15 @@ struct method {
 #define SET_PIN method_set_pin
 #define GET_REPLICA_LIST_BY_REGEX method_get_replica_list_by_regex
 #define BATCH_REMOVE method_batch_remove
+#define BATCH_EVICT_DISK_REPLICA method_batch_evict_disk_replica
 #define REMOVE_BY_REGEX method_remove_by_regex
 #define REMOVE_ALL method_remove_all
 #define SET_SOFT_PIN method_set_soft_pin
+#define MOUNT_SEGMENT method_mount_segment
+#define UNMOUNT_SEGMENT method_unmount_segment
+#define GRACEFUL_UNMOUNT_SEGMENT method_graceful_unmount_segment
+#define GET_ALL_SEGMENTS method_get_all_segments
+#define QUERY_SEGMENT method_query_segment
 #define TENANTS method_tenants
 #define NODES method_nodes
 #define STATUS method_status
@@ -54,6 +62,7 @@ static const struct method methods[] = {
 };
 
 #define METHOD_COUNT (sizeof(methods) / sizeof(methods[0]))
+_Static_assert(METHOD_COUNT <= LATENCY_METHODS_MAX, "each method has its histogram");
 
 static uint64_t method_hash(const void *e)
 {
@@ -101,6 +110,19 @@ int session_node(struct master *m, uint64_t session, uint32_t *node, struct mcfs
     return 0;
 }
 
+static int call(struct master *m, const struct method *method, struct mcfs_rpc_request *request,
+                struct mcfs_error *err)
+{
+    /* These wait for a store, which may be far away, and touch no object: a checkpoint's fork must
+     * not wait for them. */
+    if (strncmp(method->name, "Snapshot", 8) == 0)
+        return method->fn(m, request, err);
+    unsigned slot = directory_enter(m->directory);
+    int rc = method->fn(m, request, err);
+    directory_leave(m->directory, slot);
+    return rc;
+}
+
 int service_handle(void *arg, struct mcfs_rpc_request *request, struct mcfs_error *err)
 {
     struct master *m = arg;
@@ -112,14 +134,20 @@ int service_handle(void *arg, struct mcfs_rpc_request *request, struct mcfs_erro
     if (access_check(m, method->name, method->params, request, err) ||
         restoring_wait(m->restoring, err))
         return -1;
-    /* These wait for a store, which may be far away, and touch no object: a checkpoint's fork must
-     * not wait for them. */
-    if (strncmp(method->name, "Snapshot", 8) == 0)
-        return method->fn(m, request, err);
-    unsigned slot = directory_enter(m->directory);
-    int rc = method->fn(m, request, err);
-    directory_leave(m->directory, slot);
+    int64_t began = mcfs_mono_ns();
+    int rc = call(m, method, request, err);
+    latency_note((unsigned)(method - methods), mcfs_mono_ns() - began);
     return rc;
+}
+
+static const char *name_of(unsigned method)
+{
+    return methods[method].name;
+}
+
+void service_metrics(struct mcfs_buf *out)
+{
+    latency_metrics(name_of, METHOD_COUNT, out);
 }
 
 void service_disconnected(void *arg, struct mcfs_rpc_conn *conn)

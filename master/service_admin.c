@@ -2,6 +2,7 @@
 /* RPC methods that show and steer the master: tenants, status, snapshots. */
 #include "common/cleanup.h"
 #include "common/clock.h"
+#include "master/evict.h"
 #include "master/master.h"
 
 #include <unistd.h>
@@ -50,6 +51,10 @@ int method_status(struct master *m, struct mcfs_rpc_request *r, struct mcfs_erro
     if (m->checkpointer)
         checkpointer_state(m->checkpointer, &c);
     mcfs_rpc_server_counts(m->server, &connections, &requests);
+    struct segments_sum memory;
+    struct evict_counts evicted;
+    segments_sum(directory_segments(m->directory), &memory);
+    evictor_counts(m->evictor, &evicted);
     const struct {
         const char *name;
         int64_t value;
@@ -67,7 +72,16 @@ int method_status(struct master *m, struct mcfs_rpc_request *r, struct mcfs_erro
         {"lookups", (int64_t)s.lookups},
         {"puts", (int64_t)s.puts},
         {"removes", (int64_t)s.removes},
+        {"evicted_replicas", (int64_t)s.evicted_replicas},
+        {"evicted_bytes", (int64_t)s.evicted_bytes},
         {"nodes_connected", nodes_count_connected(m->nodes)},
+        {"memory_segments", memory.count},
+        {"memory_capacity_bytes", (int64_t)memory.capacity},
+        {"memory_used_bytes", (int64_t)memory.used},
+        {"memory_held_bytes", (int64_t)memory.held_bytes},
+        {"allocation_failures", (int64_t)memory.failures},
+        {"evicted_objects", (int64_t)evicted.objects},
+        {"evicted_bytes", (int64_t)evicted.bytes},
         {"rpc_connections", (int64_t)connections},
         {"rpc_requests", (int64_t)requests},
         {"restored_objects", (int64_t)m->restored_objects},
@@ -77,6 +91,7 @@ int method_status(struct master *m, struct mcfs_rpc_request *r, struct mcfs_erro
         {"snapshot_created_ms", c.last_created_ms},
         {"snapshot_duration_ms", c.last_duration_ms},
         {"snapshot_pause_us", c.last_pause_us},
+        {"snapshot_copied_bytes", (int64_t)c.last_copied_bytes},
         {"snapshot_interval_ms",
          m->flags.enable_snapshot ? (int64_t)m->flags.snapshot_interval_ms : 0},
     };

@@ -27,6 +27,7 @@ int method_register(struct master *m, struct mcfs_rpc_request *r, struct mcfs_er
         return -1;
     mcfs_rpc_conn_set_tag(r->conn, number);
     directory_inventory_begin(m->directory, number);
+    segments_await(directory_segments(m->directory), number, m->flags.client_ttl_ms);
     mcfs_info("node %s (%s) registers, id %.*s", info.name, info.endpoint, MCFS_SLICE_ARG(id));
     mp_put_array(r->result, 3);
     mp_put_uint(r->result, (uint64_t)m->epoch << 16 | number);
@@ -35,16 +36,17 @@ int method_register(struct master *m, struct mcfs_rpc_request *r, struct mcfs_er
     return 0;
 }
 
-static bool read_item(struct mp_reader *p, struct mcfs_object *o)
+static bool read_item(struct mp_reader *p, struct mcfs_object *o, bool *leaving)
 {
-    uint32_t data_type;
+    uint32_t data_type, fields = 0;
     *o = (struct mcfs_object){0};
-    bool ok = mp_read_array_of(p, 9) && mp_read_raw(p, &o->tenant) && mp_read_raw(p, &o->key) &&
-              mp_read_uint(p, &o->version) && mp_read_uint(p, &o->size) &&
-              mp_read_u32_max(p, 07777, &o->attr.mode) &&
-              mp_read_u32_max(p, UINT32_MAX, &o->attr.uid) &&
-              mp_read_u32_max(p, UINT32_MAX, &o->attr.gid) && mp_read_int(p, &o->attr.mtime_ns) &&
-              mp_read_u32_max(p, 255, &data_type);
+    *leaving = false;
+    bool ok =
+        mp_read_array(p, &fields) && (fields == 9 || fields == 10) && mp_read_raw(p, &o->tenant) &&
+        mp_read_raw(p, &o->key) && mp_read_uint(p, &o->version) && mp_read_uint(p, &o->size) &&
+        mp_read_u32_max(p, 07777, &o->attr.mode) && mp_read_u32_max(p, UINT32_MAX, &o->attr.uid) &&
+        mp_read_u32_max(p, UINT32_MAX, &o->attr.gid) && mp_read_int(p, &o->attr.mtime_ns) &&
+        mp_read_u32_max(p, 255, &data_type) && (fields == 9 || mp_read_bool(p, leaving));
     o->data_type = ok ? (uint8_t)data_type : 0;
     return ok;
 }
@@ -61,11 +63,13 @@ int method_inventory_items(struct master *m, struct mcfs_rpc_request *r, struct 
     size_t at = mp_begin_array(r->result);
     for (uint32_t i = 0; i < n; i++) {
         struct mcfs_object o;
-        if (!read_item(&r->params, &o))
+        bool leaving;
+        if (!read_item(&r->params, &o, &leaving))
             return bad_params(r, err);
         int rc = mcfs_rpc_key_check(mcfs_rpc_conn_key(r->conn), o.tenant, err);
         if (rc == 0 && !nodes_is_discarded(m->nodes, node, o.version))
-            rc = directory_inventory_item(m->directory, node, generation, &o, err);
+            rc = (leaving ? directory_inventory_leaving
+                          : directory_inventory_item)(m->directory, node, generation, &o, err);
         if (rc < 0)
             return -1;
         if (rc == 0) {

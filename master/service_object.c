@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* RPC methods on objects: look-up, put, removal. */
 #include "common/id.h"
-#include "master/master.h"
+#include "master/service_segment.h"
 
 #define BATCH_MAX 4096
 
@@ -25,6 +25,37 @@ static bool read_attr(struct mp_reader *p, struct mcfs_attr *attr)
            mp_read_u32_max(p, UINT32_MAX, &attr->gid) && mp_read_int(p, &attr->mtime_ns);
 }
 
+static void put_replica(struct master *m, struct mcfs_buf *b, const struct replica_view *r)
+{
+    bool memory = r->type == MCFS_REPLICA_MEMORY;
+    uint32_t number = r->node;
+    struct segment_info segment = {0};
+    struct node_info node = {0};
+    char id[MCFS_ID_TEXT_MAX] = "";
+    if (memory && segments_get(directory_segments(m->directory), r->segment, r->serial, &segment))
+        number = segment.node;
+    if (number)
+        nodes_get(m->nodes, number, &node);
+    if (number)
+        mcfs_id_format(directory_client_id(m->directory, number), id);
+    mp_put_array(b, memory ? 10 : 8);
+    mp_put_uint(b, r->id);
+    mp_put_uint(b, r->type);
+    mp_put_uint(b, r->status);
+    mp_put_uint(b, r->size);
+    mp_put_cstr(b, id);
+    mp_put_cstr(b, node.name);
+    if (memory)
+        mp_put_str(b, mcfs_slice(segment.endpoint, segment.endpoint_len));
+    else
+        mp_put_cstr(b, node.endpoint);
+    mp_put_bool(b, r->connected);
+    if (memory) {
+        mp_put_str(b, mcfs_slice(segment.name, segment.name_len));
+        mp_put_uint(b, r->address);
+    }
+}
+
 void put_object(struct master *m, struct mcfs_buf *b, const struct object_view *v)
 {
     mp_put_array(b, 13);
@@ -36,24 +67,8 @@ void put_object(struct master *m, struct mcfs_buf *b, const struct object_view *
     mp_put_bool(b, v->hard_pin);
     mp_put_uint(b, v->shard);
     mp_put_array(b, v->replica_count);
-    for (uint32_t i = 0; i < v->replica_count; i++) {
-        const struct replica_view *r = &v->replicas[i];
-        struct node_info node = {0};
-        char id[MCFS_ID_TEXT_MAX] = "";
-        if (r->node)
-            nodes_get(m->nodes, r->node, &node);
-        if (r->node)
-            mcfs_id_format(directory_client_id(m->directory, r->node), id);
-        mp_put_array(b, 8);
-        mp_put_uint(b, r->id);
-        mp_put_uint(b, r->type);
-        mp_put_uint(b, r->status);
-        mp_put_uint(b, r->size);
-        mp_put_cstr(b, id);
-        mp_put_cstr(b, node.name);
-        mp_put_cstr(b, node.endpoint);
-        mp_put_bool(b, r->connected);
-    }
+    for (uint32_t i = 0; i < v->replica_count; i++)
+        put_replica(m, b, &v->replicas[i]);
     mp_put_uint(b, v->soft_pin_ms);
     mp_put_str(b, mcfs_slice(v->group, v->group_len));
 }
@@ -198,8 +213,8 @@ int method_lookup(struct master *m, struct mcfs_rpc_request *r, struct mcfs_erro
     return put_lookup(m, r->result, tenant, path, node, &view, err);
 }
 
-/* {soft_pin_ms, hard_pin, group}: what PutStart may say beside the key. */
-static bool read_config(struct mp_reader *p, struct put_start *to)
+/* {soft_pin_ms, hard_pin, group, ...}: what PutStart may say beside the key. */
+static bool read_config(struct mp_reader *p, struct put_start *to, struct memory_config *memory)
 {
     uint32_t n;
     if (!mp_read_map(p, &n))
@@ -218,6 +233,8 @@ static bool read_config(struct mp_reader *p, struct put_start *to)
         } else if (mcfs_slice_eq(name, MCFS_SLICE_LITERAL("group"))) {
             to->has_group = true;
             ok = mp_read_raw(p, &to->group);
+        } else {
+            ok = read_memory_config(p, name, memory);
         }
         if (!ok)
             return false;
@@ -229,12 +246,18 @@ int method_put_start(struct master *m, struct mcfs_rpc_request *r, struct mcfs_e
 {
     uint64_t session, version;
     struct put_start p = {0};
+    struct memory_config memory;
+    memory.given = memory.has_strategy = false;
+    memory.preferred_count = 0;
     if (!read_caller(&r->params, &session, &p.tenant) || !mp_read_raw(&r->params, &p.key) ||
         !mp_read_uint(&r->params, &p.size) || !mp_read_bool(&r->params, &p.upsert) ||
-        (r->params_count > 5 && !read_config(&r->params, &p)))
+        (r->params_count > 5 && !read_config(&r->params, &p, &memory)))
         return bad_params(r, err);
-    if (session_node(m, session, &p.client, err) ||
-        directory_put_start(m->directory, &p, &version, err))
+    if (session_node(m, session, &p.client, err))
+        return -1;
+    if (memory.given)
+        return put_start_in_memory(m, &p, &memory, r->result, err);
+    if (directory_put_start(m->directory, &p, &version, err))
         return -1;
     mp_put_array(r->result, 1);
     mp_put_uint(r->result, version);

@@ -270,8 +270,8 @@ static int repair(struct store_check *k, struct findings *all, bool *done, size_
                   struct mcfs_error *err)
 {
     struct findings after = {.pace = all->pace};
-    if (k->layout == &mcfs_bucket_ops || k->layout == &mcfs_offset_ops) {
-        close(*lock); /* opening such a store takes it */
+    if (store_repair_opens(k)) {
+        close(*lock); /* opening the store takes it */
         *lock = -1;
     }
     if (store_repair(k, all->v, all->count, done, err))

@@ -208,12 +208,15 @@ static void print_check(const struct mcfs_restore_check *r, const json_t *failed
     }
     printf("snapshot %s: %" PRIu64 " keys kept with %" PRIu64 " replicas, %" PRIu64
            " dropped, in %.2f s and %s\n",
-           r->id, r->kept, r->replicas, r->incomplete + r->twice, r->seconds,
+           r->id, r->kept, r->replicas, r->incomplete + r->twice + r->lost_memory, r->seconds,
            ctl_bytes(r->memory_bytes));
     if (r->incomplete)
         printf("  %" PRIu64 " have no complete replica\n", r->incomplete);
     if (r->twice)
         printf("  %" PRIu64 " are there twice\n", r->twice);
+    if (r->lost_memory)
+        printf("  %" PRIu64 " lie in memory segments that are not there, or in others' ranges\n",
+               r->lost_memory);
 }
 
 int ctl_restore(struct ctl *c, int argc, char **argv, struct mcfs_error *err)
@@ -232,14 +235,14 @@ int ctl_restore(struct ctl *c, int argc, char **argv, struct mcfs_error *err)
         json_decref(failed);
         return EXIT_FAILED;
     }
-    uint64_t dropped = r.incomplete + r.twice;
+    uint64_t dropped = r.incomplete + r.twice + r.lost_memory;
     if (c->o.json)
-        ctl_print_json(
-            json_pack("{s:s, s:I, s:I, s:{s:I, s:I}, s:I, s:f, s:I, s:O}", "id", r.id, "keys_kept",
-                      (json_int_t)r.kept, "keys_dropped", (json_int_t)dropped, "dropped",
-                      "no_complete_replica", (json_int_t)r.incomplete, "duplicate",
-                      (json_int_t)r.twice, "replicas", (json_int_t)r.replicas, "seconds", r.seconds,
-                      "memory_bytes", (json_int_t)r.memory_bytes, "failed_candidates", failed));
+        ctl_print_json(json_pack(
+            "{s:s, s:I, s:I, s:{s:I, s:I, s:I}, s:I, s:f, s:I, s:O}", "id", r.id, "keys_kept",
+            (json_int_t)r.kept, "keys_dropped", (json_int_t)dropped, "dropped",
+            "no_complete_replica", (json_int_t)r.incomplete, "duplicate", (json_int_t)r.twice,
+            "memory_lost", (json_int_t)r.lost_memory, "replicas", (json_int_t)r.replicas, "seconds",
+            r.seconds, "memory_bytes", (json_int_t)r.memory_bytes, "failed_candidates", failed));
     else
         print_check(&r, failed);
     bool none = !r.id[0];

@@ -9,7 +9,7 @@
 #include <string.h>
 
 struct status {
-    json_t *master, *nodes, *snapshots, *warnings;
+    json_t *master, *nodes, *segments, *snapshots, *warnings;
 };
 
 static void add_figure(struct mcfs_slice name, const struct mcfs_slice *text, int64_t number,
@@ -28,6 +28,26 @@ static void add_node(const struct mcfs_master_node *n, void *arg)
                        "endpoint", n->endpoint, "connected", (int)n->connected, "capacity_bytes",
                        (json_int_t)n->capacity_bytes, "used_bytes", (json_int_t)n->used_bytes,
                        "objects", (json_int_t)n->objects, "silent_ms", (json_int_t)n->silent_ms));
+}
+
+static void add_segment(const struct mcfs_master_segment *g, void *arg)
+{
+    json_array_append_new(arg, json_pack("{s:s, s:o, s:s, s:s, s:I, s:I, s:I}", "id", g->id, "name",
+                                         ctl_json_bytes(mcfs_slice_str(g->name)), "node",
+                                         g->node_id, "state", g->state, "capacity_bytes",
+                                         (json_int_t)g->size, "used_bytes", (json_int_t)g->used,
+                                         "ranges", (json_int_t)g->ranges));
+}
+
+/* Nothing of them is shown to whom the master does not tell of them. */
+static int get_segments(struct ctl *c, json_t *list, struct mcfs_error *err)
+{
+    struct mcfs_error why = MCFS_ERROR_INIT;
+    if (mcfs_master_segments(c->master, add_segment, list, &why) == 0 ||
+        why.code == MCFS_ILLEGAL_CLIENT)
+        return 0;
+    *err = why;
+    return -1;
 }
 
 static void add_snapshot(const struct mcfs_master_snapshot *s, void *arg)
@@ -92,11 +112,20 @@ static void print_people(const struct ctl *c, const struct status *s)
     printf("keys       %" PRId64 " (%s), directory %s in memory\n", integer(s->master, "objects"),
            ctl_bytes((uint64_t)integer(s->master, "object_bytes")),
            ctl_bytes((uint64_t)integer(s->master, "directory_memory_bytes")));
+    if (integer(s->master, "evicted_replicas"))
+        printf("evicted    %" PRId64 " replicas (%s) by their nodes\n",
+               integer(s->master, "evicted_replicas"),
+               ctl_bytes((uint64_t)integer(s->master, "evicted_bytes")));
     json_array_foreach(s->nodes, i, v) printf(
         "node       %s  %s  disk %s of %s used, %" PRId64 " objects, %s\n", string(v, "name"),
         string(v, "endpoint"), ctl_bytes((uint64_t)integer(v, "used_bytes")),
         ctl_bytes((uint64_t)integer(v, "capacity_bytes")), integer(v, "objects"),
         json_is_true(json_object_get(v, "connected")) ? "connected" : "away");
+    json_array_foreach(s->segments, i, v)
+        printf("memory     %s  %s of %s used, %" PRId64 " ranges, %s\n", string(v, "name"),
+               ctl_bytes((uint64_t)integer(v, "used_bytes")),
+               ctl_bytes((uint64_t)integer(v, "capacity_bytes")), integer(v, "ranges"),
+               string(v, "state"));
     if (json_array_size(s->snapshots) == 0)
         printf("snapshots  none\n");
     json_array_foreach(s->snapshots, i, v) printf(
@@ -110,12 +139,13 @@ int ctl_status(struct ctl *c, int argc, char **argv, struct mcfs_error *err)
     (void)argv;
     if (argc != 0)
         return EXIT_USAGE;
-    struct status s = {json_object(), json_array(), json_array(), json_array()};
+    struct status s = {json_object(), json_array(), json_array(), json_array(), json_array()};
     if (ctl_connect(c, err) || mcfs_master_status(c->master, add_figure, s.master, err) ||
-        mcfs_master_nodes(c->master, add_node, s.nodes, err) ||
+        mcfs_master_nodes(c->master, add_node, s.nodes, err) || get_segments(c, s.segments, err) ||
         mcfs_master_snapshots(c->master, add_snapshot, s.snapshots, NULL, err)) {
         json_decref(s.master);
         json_decref(s.nodes);
+        json_decref(s.segments);
         json_decref(s.snapshots);
         json_decref(s.warnings);
         return EXIT_FAILED;
@@ -123,9 +153,9 @@ int ctl_status(struct ctl *c, int argc, char **argv, struct mcfs_error *err)
     find_warnings(&s);
     if (!c->o.json)
         print_people(c, &s);
-    json_t *all =
-        json_pack("{s:s, s:o, s:o, s:o, s:o}", "address", c->master_address, "master", s.master,
-                  "nodes", s.nodes, "snapshots", s.snapshots, "warnings", s.warnings);
+    json_t *all = json_pack("{s:s, s:o, s:o, s:o, s:o, s:o}", "address", c->master_address,
+                            "master", s.master, "nodes", s.nodes, "segments", s.segments,
+                            "snapshots", s.snapshots, "warnings", s.warnings);
     if (c->o.json)
         ctl_print_json(all);
     else

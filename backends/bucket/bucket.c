@@ -2,7 +2,6 @@
 #include "backends/bucket/bucket.h"
 
 #include "common/cleanup.h"
-#include "common/cond.h"
 #include "common/file.h"
 
 #include <fcntl.h>
@@ -48,8 +47,6 @@ static void destroy(struct store *s)
     pthread_mutex_destroy(&s->open_lock);
     pthread_mutex_destroy(&s->lock);
     pthread_mutex_destroy(&s->sync_lock);
-    pthread_mutex_destroy(&s->flusher_lock);
-    pthread_cond_destroy(&s->flusher_wake);
     free(s->dir);
     free(s);
 }
@@ -77,8 +74,6 @@ static struct store *create(const struct mcfs_backend_config *config)
     pthread_mutex_init(&s->open_lock, NULL);
     pthread_mutex_init(&s->lock, NULL);
     pthread_mutex_init(&s->sync_lock, NULL);
-    pthread_mutex_init(&s->flusher_lock, NULL);
-    mcfs_cond_init(&s->flusher_wake);
     for (unsigned i = 0; i < INDEX_STRIPES; i++) {
         pthread_mutex_init(&s->stripes[i].lock, NULL);
         pthread_cond_init(&s->stripes[i].put_done, NULL);
@@ -90,10 +85,12 @@ static struct store *create(const struct mcfs_backend_config *config)
 static int open_dir(struct store *s, const char *dir, struct mcfs_error *err)
 {
     bool read_only = s->config.read_only;
-    if (s->config.eviction_policy)
-        return mcfs_fail(err, MCFS_INVALID_PARAMS,
-                         "eviction policy '%s' is not supported by the bucket store",
-                         s->config.eviction_policy);
+    const char *policy = s->config.eviction_policy;
+    s->evict_lru = policy && strcmp(policy, "lru") == 0;
+    s->evicts = s->evict_lru || (policy && strcmp(policy, "fifo") == 0);
+    if (policy && !s->evicts) /* set_defaults has made NULL of "none" */
+        return mcfs_fail(err, MCFS_INVALID_PARAMS, "eviction policy '%s' is not none, fifo or lru",
+                         policy);
     if (!read_only && mcfs_make_dirs(dir, 0755, err))
         return -1;
     s->dir = realpath(dir, NULL);
@@ -117,8 +114,10 @@ struct mcfs_backend *store_open_checked(const struct mcfs_backend_config *config
         return NULL;
     }
     s->sink = sink;
-    if (open_dir(s, config->dir, err) || store_recover(s, recovery, err) ||
-        (!config->read_only && flusher_start(s, err))) {
+    if (open_dir(s, config->dir, err) || store_recover(s, recovery, err) || order_begin(s, err) ||
+        (!config->read_only &&
+         !(s->flusher = flush_thread_start(s->config.flush_interval_ms, store_has_work, store_flush,
+                                           s, err)))) {
         destroy(s);
         return NULL;
     }
@@ -150,7 +149,7 @@ static int finish(struct store *s, struct mcfs_error *err)
 static int store_close(struct mcfs_backend *b, struct mcfs_error *err)
 {
     struct store *s = (struct store *)b;
-    flusher_stop(s);
+    flush_thread_stop(s->flusher);
     int rc = s->config.read_only ? 0 : finish(s, err);
     destroy(s);
     return rc;
@@ -195,6 +194,8 @@ static void store_stats(struct mcfs_backend *b, struct mcfs_backend_stats *out)
                                        .removes = atomic_load(&s->removes),
                                        .reads = atomic_load(&s->reads),
                                        .syncs = atomic_load(&s->syncs),
+                                       .evictions = atomic_load(&s->evictions),
+                                       .evicted_bytes = atomic_load(&s->evicted_bytes),
                                        .checksum_errors = atomic_load(&s->checksum_errors)};
     if (!out->capacity_bytes && fstatvfs(s->dir_fd, &v) == 0)
         out->capacity_bytes = used + (uint64_t)v.f_bavail * v.f_frsize;
@@ -212,6 +213,9 @@ const struct mcfs_backend_ops mcfs_bucket_ops = {
     .reader_read = store_reader_read,
     .reader_verify = store_reader_verify,
     .reader_is_verified = store_reader_is_verified,
+    .evict_choose = store_evict_choose,
+    .evict_hold = store_evict_hold,
+    .evict_end = store_evict_end,
     .remove = store_remove,
     .rekey = store_rekey,
     .set_attr = store_set_attr,

@@ -23,6 +23,7 @@
 
 #include "backends/bucket/bucket_log.h"
 #include "backends/finding.h"
+#include "backends/flush_thread.h"
 #include "backends/storage_key.h"
 #include "common/buf.h"
 #include "common/table.h"
@@ -78,6 +79,8 @@ struct entry {
     struct entry *before, *after; /* in its bucket; under the bucket's lock */
     char *key; /* storage key; changes under the stripes' and the bucket's lock */
     uint64_t version, offset, size;
+    struct entry *older, *newer; /* of its stripe, where the store evicts; the stripe's lock */
+    uint64_t used; /* lru: the store's clock when it was put or opened last; likewise */
     struct mcfs_attr attr;
     uint32_t key_len, crc32c;
     union {
@@ -86,6 +89,7 @@ struct entry {
     };
     uint8_t data_type;
     bool has_crc, dead;
+    bool leaving;                      /* held back by an eviction; under its stripe's lock */
     _Atomic(enum check_state) checked; /* since the store was opened */
     bool key_inline;                   /* the storage key lies before the value */
     bool bare; /* on disk without "default", 0x00: from before Mooncake had tenants */
@@ -103,6 +107,7 @@ struct index_stripe {
     pthread_cond_t put_done;
     struct pending_put *pending;
     struct mcfs_table table;
+    struct entry *oldest, *newest; /* in the order of eviction; empty where nothing evicts */
 } __attribute__((aligned(64)));
 
 struct store {
@@ -111,6 +116,8 @@ struct store {
     char *dir;
     const struct finding_sink *sink; /* the store is being checked: findings go here, not the log */
     int dir_fd, lock_fd;
+    bool evicts, evict_lru;
+    bool ordered;     /* recovery is over: the stripes' lists are sorted */
     uint32_t fds_max; /* data files kept open without a user */
     struct index_stripe stripes[INDEX_STRIPES];
 
@@ -129,13 +136,11 @@ struct store {
     _Atomic uint64_t sync_asked;
     uint64_t sync_done; /* under sync_lock */
 
-    pthread_t flusher;
-    bool flusher_started;
-    pthread_mutex_t flusher_lock;
-    pthread_cond_t flusher_wake;
-    bool stopping;
+    struct flush_thread *flusher;
 
     _Atomic uint64_t objects, object_bytes, live_bytes, used_bytes, index_bytes;
+    _Atomic uint64_t use_clock; /* lru: counts puts and opens */
+    _Atomic uint64_t evictions, evicted_bytes;
     _Atomic uint64_t puts, removes, reads, syncs, checksum_errors, bucket_count;
 };
 
@@ -283,6 +288,25 @@ int64_t store_reader_read(struct mcfs_backend_reader *r, void *buf, size_t len, 
 int store_reader_verify(struct mcfs_backend_reader *r, struct mcfs_error *err);
 bool store_reader_is_verified(const struct mcfs_backend_reader *r);
 
+/* ---- bucket_evict.c ---- */
+
+/* As in the table. */
+int64_t store_evict_choose(struct mcfs_backend *b, struct mcfs_backend_cursor *at, uint64_t bytes,
+                           struct mcfs_backend_victim *out, size_t max, struct mcfs_error *err);
+size_t store_evict_hold(struct mcfs_backend *b, struct mcfs_backend_victim *victims, size_t n);
+size_t store_evict_end(struct mcfs_backend *b, struct mcfs_backend_victim *victims, size_t n);
+
+/* Takes an entry of the index into its stripe's order, or out of it; nothing where the store does
+ * not evict.  The caller holds the stripe's lock. */
+void order_add(struct store *s, struct index_stripe *stripe, struct entry *e);
+void order_del(struct store *s, struct index_stripe *stripe, struct entry *e);
+
+/* Notes for lru that an entry was opened.  The caller holds its stripe's lock. */
+void order_used(struct store *s, struct index_stripe *stripe, struct entry *e);
+
+/* Sorts what recovery has found; before that entries are taken in as they come. */
+int order_begin(struct store *s, struct mcfs_error *err);
+
 /* ---- bucket_seal.c ---- */
 
 /* No new object goes into the bucket; it is sealed now, or by its last writer.  The caller holds
@@ -302,16 +326,16 @@ int bucket_rewrite_log(struct store *s, struct bucket *b, struct mcfs_error *err
 /* Whether so much was appended that this is worth it. */
 bool bucket_log_is_long(const struct bucket *b);
 
-/* ---- bucket_sync.c, flusher.c ---- */
+/* ---- bucket_sync.c ---- */
 
 int store_sync(struct mcfs_backend *b, struct mcfs_error *err);
 
 /* The same, and all that need not be done before a sync returns: .meta files, space given back,
  * logs shortened. */
-int store_flush(struct store *s, struct mcfs_error *err);
+int store_flush(void *store, struct mcfs_error *err);
 
-int flusher_start(struct store *s, struct mcfs_error *err);
-void flusher_stop(struct store *s);
+/* Whether a flush would do anything. */
+bool store_has_work(void *store);
 
 /* ---- bucket.c: as the table's open; sink: the store is only checked ---- */
 

@@ -47,6 +47,7 @@ int index_add(struct store *s, struct index_stripe *stripe, struct entry *e)
 {
     if (mcfs_table_add(&stripe->table, e))
         return -1;
+    order_add(s, stripe, e);
     atomic_fetch_add(&s->objects, 1);
     atomic_fetch_add(&s->object_bytes, e->size);
     atomic_fetch_add(&s->index_bytes, entry_memory(e));
@@ -57,6 +58,7 @@ void index_del(struct store *s, struct index_stripe *stripe, struct entry *e)
 {
     if (!mcfs_table_del(&stripe->table, e))
         return;
+    order_del(s, stripe, e);
     atomic_fetch_sub(&s->objects, 1);
     atomic_fetch_sub(&s->object_bytes, e->size);
     atomic_fetch_sub(&s->index_bytes, entry_memory(e));

@@ -32,6 +32,7 @@
 #define LOG_FORMAT 1u
 #define LOG_HEADER_SIZE 28u
 #define LOG_RECORD_MIN 9u
+#define LOG_SYNC_SIZE 17u /* of a SYNC record */
 
 enum log_type { LOG_PUT = 1, LOG_DELETE, LOG_ATTR, LOG_REKEY, LOG_SYNC };
 

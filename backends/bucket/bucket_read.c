@@ -27,7 +27,7 @@ struct mcfs_backend_reader *store_reader_open(struct mcfs_backend *b, struct mcf
         MCFS_LOCK_SCOPE(&stripe->lock);
         struct entry *e = index_find(stripe, k, version);
         *r = (struct reader){.base = {&mcfs_bucket_ops}, .store = s, .entry = e};
-        if (!e) {
+        if (!e || e->leaving) {
             mcfs_fail(err, MCFS_REPLICA_IS_GONE, "%.*s: this version is not stored here",
                       (int)MCFS_MIN(key.len, 160), key.data);
             free(r);
@@ -43,6 +43,7 @@ struct mcfs_backend_reader *store_reader_open(struct mcfs_backend *b, struct mcf
             return NULL;
         }
         e->readers++;
+        order_used(s, stripe, e);
     }
     fd_cache_trim(s);
     atomic_fetch_add_explicit(&s->reads, 1, memory_order_relaxed);

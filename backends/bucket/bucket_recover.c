@@ -127,6 +127,23 @@ static void keep_rest(struct recovery *r, const struct found *f)
     }
 }
 
+/* What was dropped as incomplete is written down as removed, durably, before any SYNC record could
+ * say that all puts before it are whole. */
+static void forget_torn(struct store *s, const struct found *f)
+{
+    struct bucket *b = f->bucket;
+    struct mcfs_error err = MCFS_ERROR_INIT;
+    MCFS_LOCK_SCOPE(&b->lock);
+    int rc = f->torn.failed ? mcfs_fail_errno(&err, ENOMEM, "log of bucket %" PRIu64, b->id)
+                            : bucket_append_log(s, b, f->torn.data, f->torn.len, &err);
+    if (rc == 0 && fdatasync(b->log_fd))
+        rc = mcfs_fail_errno(&err, errno, "log of bucket %" PRIu64, b->id);
+    if (rc == 0)
+        return;
+    mcfs_warning("%s", err.msg);
+    b->never_sure = true;
+}
+
 static void mend_log(struct recovery *r, const struct found *f)
 {
     struct store *s = r->s;
@@ -138,6 +155,8 @@ static void mend_log(struct recovery *r, const struct found *f)
         mcfs_warning("%s: %s", path, strerror(errno));
     if (f->cut_log && truncate(path, (off_t)f->cut_log))
         mcfs_warning("%s: %s", path, strerror(errno));
+    if (f->bucket && (f->torn.len || f->torn.failed))
+        forget_torn(s, f);
     if (f->unlink_log || f->cut_log)
         store_names_changed(s);
 }
@@ -259,6 +278,7 @@ static void recovery_free(struct recovery *r)
     for (size_t i = 0; i < r->count; i++) {
         free(r->list[i].log);
         free(r->list[i].rest);
+        mcfs_buf_free(&r->list[i].torn);
     }
     for (size_t i = 0; i < r->stranger_count; i++)
         free(r->strangers[i]);

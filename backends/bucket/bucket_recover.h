@@ -30,7 +30,8 @@ struct found {
     uint64_t cut_log;  /* to this length; 0: not */
     struct rest *rest; /* to be kept in lost+found/ */
     size_t rest_count;
-    char *log; /* what `rest` points into */
+    char *log;            /* what `rest` points into */
+    struct mcfs_buf torn; /* DELETE records of what was dropped as incomplete */
 };
 
 struct recovery {

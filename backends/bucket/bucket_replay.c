@@ -240,8 +240,8 @@ static void tell_dropped(const struct store *s, const struct bucket *b, const st
 }
 
 /* Enters what the data bears out; takes every entry. */
-static int publish_all(struct recovery *r, struct replay *p, struct bucket *b, uint64_t data_size,
-                       struct mcfs_error *err)
+static int publish_all(struct recovery *r, struct found *f, struct replay *p, struct bucket *b,
+                       uint64_t data_size, struct mcfs_error *err)
 {
     char path[PATH_MAX];
     bucket_path(r->s, b->id, "bucket", path, sizeof(path));
@@ -266,6 +266,10 @@ static int publish_all(struct recovery *r, struct replay *p, struct bucket *b, u
         }
         tell_dropped(r->s, b, e, synced, path);
         b->keep_gaps |= synced;
+        if (!synced)
+            log_put_record(&f->torn, &(struct log_record){.type = LOG_DELETE,
+                                                          .version = e->version,
+                                                          .key = entry_key(e)});
         p->changed = true;
         atomic_fetch_add(&r->dropped, 1);
         entry_free(e);
@@ -315,7 +319,7 @@ static int take_bucket(struct recovery *r, struct found *f, struct replay *p, co
     b->log_end = b->log_base = p->end;
     b->keep_gaps = f->rest_count > 0;
     f->cut_log = p->end < log_len ? p->end : 0;
-    if (publish_all(r, p, b, data_size, err))
+    if (publish_all(r, f, p, b, data_size, err))
         return -1;
     const struct entry *only = b->objects == 1 ? b->entries : NULL;
     b->single = only && only->offset == 0 && only->size == data_size;

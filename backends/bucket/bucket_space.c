@@ -5,52 +5,26 @@
  */
 #include "backends/bucket/bucket.h"
 
+#include "backends/room.h"
 #include "common/cleanup.h"
 #include "common/log.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 
 #define BLOCK 4096ull
-#define DISK_RESERVE (16ull << 20) /* bytes left free for logs and metas */
-
-static bool claim(struct store *s, uint64_t bytes)
-{
-    uint64_t limit = s->config.capacity_bytes, used = atomic_load(&s->used_bytes);
-    do {
-        if (limit && (bytes > limit || used > limit - bytes))
-            return false;
-    } while (!atomic_compare_exchange_weak(&s->used_bytes, &used, used + bytes));
-    return true;
-}
-
-static bool disk_has_room(struct store *s, uint64_t bytes)
-{
-    struct statvfs v;
-    if (bytes < DISK_RESERVE || fstatvfs(s->dir_fd, &v))
-        return true; /* a write will tell */
-    uint64_t free_bytes = (uint64_t)v.f_bavail * v.f_frsize;
-    return free_bytes >= DISK_RESERVE && bytes <= free_bytes - DISK_RESERVE;
-}
 
 int space_claim(struct store *s, uint64_t bytes, struct mcfs_error *err)
 {
-    for (int round = 0;; round++) {
-        bool room = disk_has_room(s, bytes);
-        if (room && claim(s, bytes))
-            return 0;
-        uint64_t used = atomic_load(&s->used_bytes);
-        /* Removed objects give their room back with a flush; now it is worth waiting for. */
-        if (round == 0 && used > atomic_load(&s->live_bytes) && store_flush(s, NULL) == 0)
-            continue;
-        if (!room)
-            return mcfs_fail(err, MCFS_NO_AVAILABLE_HANDLE, "%s: the disk is full", s->dir);
-        return mcfs_fail(err, MCFS_NO_AVAILABLE_HANDLE,
-                         "%s: the tier is full (%" PRIu64 " of %" PRIu64 " bytes used)", s->dir,
-                         used, s->config.capacity_bytes);
-    }
+    struct room r = {.dir = s->dir,
+                     .dir_fd = s->dir_fd,
+                     .capacity_bytes = s->config.capacity_bytes,
+                     .used = &s->used_bytes,
+                     .needed = atomic_load(&s->live_bytes),
+                     .flush = store_flush,
+                     .store = s};
+    return room_claim(&r, bytes, err);
 }
 
 void space_return(struct store *s, uint64_t bytes)

@@ -134,13 +134,13 @@ static void flush_data(struct sync *y)
         if ((all ? !all_failed : sync_file(s, b, "bucket") == 0) || is_removed(b))
             continue;
         int errnum = errno;
+        mcfs_fail_errno(err_of(y), errnum, "bucket %" PRIu64, b->id);
         fail(y, w);
         w->data = false;
         MCFS_LOCK_SCOPE(&b->lock);
         b->data_dirty = true;
         /* The kernel may have dropped what it could not write, and does not say so twice. */
         b->never_sure = true;
-        mcfs_fail_errno(err_of(y), errnum, "bucket %" PRIu64, b->id);
     }
 }
 
@@ -338,12 +338,20 @@ int store_sync(struct mcfs_backend *base, struct mcfs_error *err)
     return 0;
 }
 
-int store_flush(struct store *s, struct mcfs_error *err)
+int store_flush(void *store, struct mcfs_error *err)
 {
+    struct store *s = store;
     MCFS_LOCK_SCOPE(&s->sync_lock);
     uint64_t covers = atomic_load(&s->sync_asked);
     if (sync_all(s, true, err))
         return -1;
     s->sync_done = covers;
     return 0;
+}
+
+bool store_has_work(void *store)
+{
+    struct store *s = store;
+    MCFS_LOCK_SCOPE(&s->lock);
+    return s->dirty_count > 0 || s->names_dirty;
 }

@@ -63,7 +63,8 @@ static bool is_in_place(const struct reading *r, struct mcfs_slice key, const ch
     _cleanup_buf_ struct mcfs_buf path = MCFS_BUF_INIT;
     mcfs_buf_printf(&path, "%s/", r->fsdir);
     file_per_key_path(key, &path);
-    return path.failed || mcfs_slice_eq(mcfs_slice(path.data, path.len), mcfs_slice_str(file));
+    return !path.data || path.failed ||
+           mcfs_slice_eq(mcfs_slice(path.data, path.len), mcfs_slice_str(file));
 }
 
 static int take_message(struct reading *r, const char *file, const struct message *m,
@@ -162,6 +163,8 @@ static int walk(struct reading *r, int parent, const char *name, const char *pat
     return errno ? mcfs_fail_errno(r->err, errno, "%s/%s", r->c->dir, path) : 0;
 }
 
+static const struct mcfs_backend_ops mooncake_ops = {.name = FILE_PER_KEY_NAME, CATALOG_OPS};
+
 struct catalog *file_per_key_read(const char *dir, const char *fsdir,
                                   const struct finding_sink *sink, uint64_t *dropped,
                                   struct mcfs_error *err)
@@ -169,7 +172,7 @@ struct catalog *file_per_key_read(const char *dir, const char *fsdir,
     struct reading r = {.fsdir = fsdir && *fsdir ? fsdir : FILE_PER_KEY_FSDIR,
                         .sink = sink,
                         .err = err,
-                        .c = catalog_new(&mcfs_file_per_key_ops, dir, sink, err)};
+                        .c = catalog_new(&mooncake_ops, dir, sink, err)};
     if (!r.c)
         return NULL;
     r.c->still_there = still_there;
@@ -183,41 +186,3 @@ struct catalog *file_per_key_read(const char *dir, const char *fsdir,
     catalog_free(r.c);
     return NULL;
 }
-
-static struct mcfs_backend *file_per_key_open(const struct mcfs_backend_config *config,
-                                              struct mcfs_backend_recovery *recovery,
-                                              struct mcfs_error *err)
-{
-    uint64_t dropped = 0;
-    struct finding_sink log = {.report = finding_log, .arg = (void *)(uintptr_t)config->dir};
-    if (!config->read_only) {
-        mcfs_fail(err, MCFS_INVALID_PARAMS,
-                  "file_per_key_storage_backend is read, not written: mount offload:%s instead",
-                  config->dir);
-        return NULL;
-    }
-    struct catalog *c = file_per_key_read(config->dir, config->fsdir, &log, &dropped, err);
-    if (!c)
-        return NULL;
-    catalog_recovery(c, dropped, recovery);
-    return &c->base;
-}
-
-const struct mcfs_backend_ops mcfs_file_per_key_ops = {
-    .name = "file_per_key_storage_backend",
-    .open = file_per_key_open,
-    .put = catalog_put,
-    .reader_open = catalog_reader_open,
-    .reader_close = catalog_reader_close,
-    .reader_fd = catalog_reader_fd,
-    .reader_read = catalog_reader_read,
-    .reader_verify = catalog_reader_verify,
-    .remove = catalog_remove,
-    .rekey = catalog_rekey,
-    .set_attr = catalog_set_attr,
-    .locate = catalog_locate,
-    .scan = catalog_scan,
-    .sync = catalog_sync,
-    .stats = catalog_stats,
-    .close = catalog_close,
-};

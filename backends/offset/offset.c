@@ -432,10 +432,7 @@ static struct mcfs_backend *offset_open(const struct mcfs_backend_config *config
         return offset_store_open(config, recovery, err);
     struct catalog *c =
         offset_read(config->dir, false, (struct catalog *)config->previous, &log, &dropped, err);
-    if (!c)
-        return NULL;
-    catalog_recovery(c, dropped, recovery);
-    return &c->base;
+    return catalog_opened(c, dropped, recovery);
 }
 
 static bool is_verified(const struct mcfs_backend_reader *r)
@@ -447,19 +444,6 @@ static bool is_verified(const struct mcfs_backend_reader *r)
 const struct mcfs_backend_ops mcfs_offset_ops = {
     .name = "offset_allocator_storage_backend",
     .open = offset_open,
-    .put = catalog_put,
-    .reader_open = catalog_reader_open,
-    .reader_close = catalog_reader_close,
-    .reader_fd = catalog_reader_fd,
-    .reader_read = catalog_reader_read,
-    .reader_verify = catalog_reader_verify,
     .reader_is_verified = is_verified,
-    .remove = catalog_remove,
-    .rekey = catalog_rekey,
-    .set_attr = catalog_set_attr,
-    .locate = catalog_locate,
-    .scan = catalog_scan,
-    .sync = catalog_sync,
-    .stats = catalog_stats,
-    .close = catalog_close,
+    CATALOG_OPS,
 };

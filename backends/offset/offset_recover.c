@@ -6,7 +6,7 @@
  */
 #include "backends/offset/offset_store.h"
 
-#include "backends/backends.h"
+#include "backends/aside.h"
 #include "backends/offset/offset.h"
 #include "common/cleanup.h"
 #include "common/file.h"
@@ -27,40 +27,16 @@ struct recovering {
     bool begin_anew; /* the data file holds nothing that is of value */
 };
 
-/* ---- lost+found ---- */
-
-/* stays: it is to be replaced, in one step, and a second name keeps what it holds. */
-static int keep(struct recovering *r, const char *name, const char *why, bool stays,
-                struct mcfs_error *err)
-{
-    char from[PATH_MAX], to[PATH_MAX];
-    snprintf(from, sizeof(from), "%s/%s", r->s->dir, name);
-    snprintf(to, sizeof(to), "%s/lost+found", r->s->dir);
-    if (mkdir(to, 0755) && errno != EEXIST)
-        return mcfs_fail_errno(err, errno, "%s", to);
-    for (int i = 0; i < 1000; i++) {
-        if (i == 0)
-            snprintf(to, sizeof(to), "%s/lost+found/%s", r->s->dir, name);
-        else
-            snprintf(to, sizeof(to), "%s/lost+found/%s.%d", r->s->dir, name, i);
-        if ((stays ? link(from, to) : renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE)) ==
-            0) {
-            mcfs_warning("%s: %s; it is set aside in lost+found", from, why);
-            r->set_aside++;
-            return 0;
-        }
-        if (errno == ENOENT)
-            return 0;
-        if (errno != EEXIST)
-            break;
-    }
-    return mcfs_fail_errno(err, errno, "%s", from);
-}
+/* ---- strangers ---- */
 
 static int set_aside(struct recovering *r, const char *name, const char *why,
                      struct mcfs_error *err)
 {
-    return keep(r, name, why, false, err);
+    if (!set_file_aside(r->s->dir, name, why))
+        return mcfs_fail(err, MCFS_FILE_WRITE_FAIL, "%s/%s: it cannot be set aside in lost+found",
+                         r->s->dir, name);
+    r->set_aside++;
+    return 0;
 }
 
 static bool is_ours(const char *name)
@@ -370,12 +346,16 @@ static int load(struct recovering *r, struct mcfs_error *err)
     return r->begin_anew ? keep_unexplained(r, err) : 0;
 }
 
+/* They stay where they are until they are replaced. */
 static int keep_damaged(struct recovering *r, struct mcfs_error *err)
 {
-    if (r->image.index_damaged && keep(r, OFFSET_INDEX, "the index is damaged", true, err))
-        return -1;
-    return r->image.journal_damaged ? keep(r, OFFSET_JOURNAL, "the journal is damaged", true, err)
-                                    : 0;
+    const char *dir = r->s->dir;
+    bool index = r->image.index_damaged, journal = r->image.journal_damaged;
+    if ((index && !keep_file_aside(dir, OFFSET_INDEX, "the index is damaged")) ||
+        (journal && !keep_file_aside(dir, OFFSET_JOURNAL, "the journal is damaged")))
+        return mcfs_fail(err, MCFS_FILE_WRITE_FAIL, "%s: lost+found cannot be written", dir);
+    r->set_aside += (uint64_t)index + journal;
+    return 0;
 }
 
 /* Enters what was found, which the store owns from then on. */

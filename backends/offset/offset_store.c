@@ -73,20 +73,6 @@ static int take_config(struct offset_store *s, struct mcfs_error *err)
                      "persist mode '%s' is not disabled, relaxed or strict", mode);
 }
 
-/* Another layout's files are not strangers' to be set aside. */
-static int check_layout(const struct offset_store *s, struct mcfs_error *err)
-{
-    struct mcfs_error what = MCFS_ERROR_INIT;
-    const struct mcfs_backend_ops *there = mcfs_backend_recognise(s->dir, s->config.fsdir, &what);
-    if (there && there != &mcfs_offset_ops)
-        return mcfs_fail(err, MCFS_INVALID_PARAMS, "%s is a store of %s", s->dir, there->name);
-    if (there || what.code == MCFS_FILE_NOT_FOUND)
-        return 0;
-    if (err)
-        *err = what;
-    return -1;
-}
-
 static int open_dir(struct offset_store *s, const char *dir, struct mcfs_error *err)
 {
     if (mcfs_make_dirs(dir, 0755, err))
@@ -97,7 +83,8 @@ static int open_dir(struct offset_store *s, const char *dir, struct mcfs_error *
         return mcfs_fail_errno(err, errno, "%s", dir);
     if ((s->lock_fd = mcfs_own_dir(s->dir, err)) < 0)
         return -1;
-    return check_layout(s, err);
+    /* Another layout's files are not strangers' to be set aside. */
+    return mcfs_backend_fits(&mcfs_offset_ops, &s->config, err);
 }
 
 struct mcfs_backend *offset_store_open(const struct mcfs_backend_config *config,

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Changing objects: the node's store and the master's directory, in an order in which a crash never
  * leaves a visible name without its bytes. */
+#include "fs/node/evict.h"
 #include "fs/node/hold.h"
 #include "fs/node/node_private.h"
 
@@ -36,6 +37,22 @@ void node_unlock_keys(struct node *n, struct mcfs_slice a, struct mcfs_slice b)
         pthread_mutex_unlock(y);
 }
 
+bool node_try_lock_key(struct node *n, struct mcfs_slice key, bool locked[COMMIT_LOCKS])
+{
+    pthread_mutex_t *lock = commit_lock(n, key);
+    bool *mine = &locked[lock - n->commit_locks];
+    if (!*mine)
+        *mine = pthread_mutex_trylock(lock) == 0;
+    return *mine;
+}
+
+void node_unlock_locked(struct node *n, const bool locked[COMMIT_LOCKS])
+{
+    for (unsigned i = 0; i < COMMIT_LOCKS; i++)
+        if (locked[i])
+            pthread_mutex_unlock(&n->commit_locks[i]);
+}
+
 static void drop(struct node *n, struct mcfs_slice tenant, struct mcfs_slice key, uint64_t version)
 {
     if (version)
@@ -68,10 +85,34 @@ static int put_end(struct node *n, const struct mcfs_master_put_end *end,
     return 0;
 }
 
+/* Ends a put whose bytes are in the store under end->version.  `session`: in which it was started;
+ * when the master was restarted since, its successor is told of the put first, and the bytes get
+ * the version that it gives. */
+static int publish(struct node *n, struct mcfs_master_put_end *end, uint64_t session,
+                   struct mcfs_master_put_result *out, const struct mcfs_cancel *cancel,
+                   struct mcfs_error *err)
+{
+    while (put_end(n, end, out, cancel, err)) {
+        uint64_t version, now = mcfs_master_session(n->master);
+        if (err->code != MCFS_OBJECT_NOT_FOUND || now == session)
+            return -1;
+        session = now;
+        if (mcfs_master_put_start(n->master, end->tenant, end->key,
+                                  end->from_version ? 0 : end->size, true, &version, cancel, err))
+            return -1;
+        if (n->ops->rekey(n->store, end->tenant, end->key, end->version, end->key, version, err)) {
+            mcfs_master_put_revoke(n->master, version, NULL);
+            return -1;
+        }
+        end->version = version;
+    }
+    return 0;
+}
+
 static int put_locked(struct node *n, const struct node_put *p, struct node_put_result *out,
                       const struct mcfs_cancel *cancel, struct mcfs_error *err)
 {
-    uint64_t version;
+    uint64_t version, session = mcfs_master_session(n->master);
     if (mcfs_master_put_start(n->master, p->tenant, p->key, p->size, true, &version, cancel, err))
         return -1;
     struct mcfs_backend_put item = {.object = {.tenant = p->tenant,
@@ -83,7 +124,8 @@ static int put_locked(struct node *n, const struct node_put *p, struct node_put_
                                                .has_crc = p->has_crc},
                                     .data = p->data,
                                     .staging_path = p->data ? NULL : p->staging_path};
-    if (n->ops->put(n->store, &item, 1)) {
+    if (n->evictor ? evictor_put(n->evictor, &item, cancel) != 0
+                   : n->ops->put(n->store, &item, 1) != 0) {
         *err = item.err;
         mcfs_master_put_revoke(n->master, version, NULL);
         return -1;
@@ -101,17 +143,17 @@ static int put_locked(struct node *n, const struct node_put *p, struct node_put_
                                       .no_replace = p->no_replace};
     struct mcfs_master_put_result result;
     hold_cover(n->holds, p->tenant, p->key);
-    if (put_end(n, &end, &result, cancel, err)) {
+    if (publish(n, &end, session, &result, cancel, err)) {
         /* An interrupted or unanswered PutEnd may have been carried out: the bytes stay until the
          * next inventory says whose they are. */
         if (err->errnum != EINTR && err->code != MCFS_RPC_FAIL) {
-            drop(n, p->tenant, p->key, version);
-            mcfs_master_put_revoke(n->master, version, NULL);
+            drop(n, p->tenant, p->key, end.version);
+            mcfs_master_put_revoke(n->master, end.version, NULL);
         }
         return -1;
     }
-    drop(n, p->tenant, p->key, result.superseded ? version : result.replaced_version);
-    out->version = result.superseded ? 0 : version;
+    drop(n, p->tenant, p->key, result.superseded ? end.version : result.replaced_version);
+    out->version = result.superseded ? 0 : end.version;
     out->lease_ms = result.lease_ms;
     return 0;
 }
@@ -206,7 +248,7 @@ static int rename_object(struct node *n, struct mcfs_slice tenant, struct mcfs_s
                          bool no_replace, struct node_put_result *out,
                          const struct mcfs_cancel *cancel, struct mcfs_error *err)
 {
-    uint64_t version;
+    uint64_t version, session = mcfs_master_session(n->master);
     /* No bytes are added: the master makes the room that they take out of what goes. */
     if (mcfs_master_put_start(n->master, tenant, to, 0, true, &version, cancel, err))
         return -1;
@@ -227,17 +269,17 @@ static int rename_object(struct node *n, struct mcfs_slice tenant, struct mcfs_s
                                       .from_version = object->version};
     struct mcfs_master_put_result result;
     hold_cover(n->holds, tenant, to);
-    if (put_end(n, &end, &result, cancel, err)) {
+    if (publish(n, &end, session, &result, cancel, err)) {
         if (err->errnum != EINTR && err->code != MCFS_RPC_FAIL) {
-            if (n->ops->rekey(n->store, tenant, to, version, from, object->version, NULL))
+            if (n->ops->rekey(n->store, tenant, to, end.version, from, object->version, NULL))
                 mcfs_warning("%.*s: cannot take a rename back", (int)MCFS_MIN(from.len, 200),
                              from.data);
-            mcfs_master_put_revoke(n->master, version, NULL);
+            mcfs_master_put_revoke(n->master, end.version, NULL);
         }
         return -1;
     }
     drop(n, tenant, to, result.replaced_version);
-    out->version = version;
+    out->version = end.version;
     out->lease_ms = result.lease_ms;
     return 0;
 }

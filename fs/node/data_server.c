@@ -299,6 +299,8 @@ static int node_status(struct node *n, struct mcfs_rpc_request *r)
                    {"removes", s.removes},
                    {"reads", s.reads},
                    {"syncs", s.syncs},
+                   {"evictions", s.evictions},
+                   {"evicted_bytes", s.evicted_bytes},
                    {"checksum_errors", s.checksum_errors},
                    {"remote_reads", atomic_load(&n->remote_reads)},
                    {"remote_bytes", atomic_load(&n->remote_bytes)},

@@ -201,7 +201,13 @@ int node_exchange(struct node *n, struct mcfs_slice tenant, struct mcfs_slice a,
     struct intent x = {.tenant = tenant, .side = {{.key = a}, {.key = b}}};
     MCFS_LOCK_SCOPE(&n->exchange_lock);
     node_lock_keys(n, a, b);
-    int rc = exchange_locked(n, &x, versions, cancel, err ? err : &local);
+    uint64_t session;
+    int rc;
+    err = err ? err : &local;
+    do { /* again when a new master knows nothing of the puts that the last one had started */
+        session = mcfs_master_session(n->master);
+        rc = exchange_locked(n, &x, versions, cancel, err);
+    } while (rc && err->code == MCFS_OBJECT_NOT_FOUND && mcfs_master_session(n->master) != session);
     node_forget(n, tenant, a);
     node_forget(n, tenant, b);
     node_unlock_keys(n, a, b);

@@ -27,6 +27,7 @@ struct entry {
 struct stripe {
     pthread_mutex_t lock;
     _Atomic uint64_t changes;
+    _Atomic uint32_t blocked;
     struct entry entries[SETS][WAYS];
 } __attribute__((aligned(64)));
 
@@ -195,7 +196,8 @@ bool known_lease_holds(struct known *k, struct mcfs_slice tenant, struct mcfs_sl
                        const struct node_lease *lease)
 {
     struct stripe *s = stripe_of(k, hash_of(tenant, key));
-    return atomic_load(&s->changes) == lease->mark && lease->until_ms > mcfs_mono_ms();
+    return !atomic_load(&s->blocked) && atomic_load(&s->changes) == lease->mark &&
+           lease->until_ms > mcfs_mono_ms();
 }
 
 void known_add(struct known *k, const struct known_mark *mark, struct mcfs_slice tenant,
@@ -213,7 +215,8 @@ void known_add(struct known *k, const struct known_mark *mark, struct mcfs_slice
     struct stripe *s = stripe_of(k, hash);
     {
         MCFS_LOCK_SCOPE(&s->lock);
-        if (!n->lease_ms || atomic_load(&s->changes) != mark->changes[s - k->stripes]) {
+        if (!n->lease_ms || atomic_load(&s->blocked) ||
+            atomic_load(&s->changes) != mark->changes[s - k->stripes]) {
             free(names);
             return;
         }
@@ -249,6 +252,25 @@ void known_forget(struct known *k, struct mcfs_slice tenant, struct mcfs_slice k
     struct entry *e = find(s, hash, tenant, key);
     if (e)
         drop(e);
+}
+
+void known_block(struct known *k, struct mcfs_slice tenant, struct mcfs_slice key)
+{
+    struct stripe *s = stripe_of(k, hash_of(tenant, key));
+    {
+        MCFS_LOCK_SCOPE(&s->lock);
+        atomic_fetch_add(&s->blocked, 1);
+    }
+    known_forget(k, tenant, key);
+}
+
+void known_unblock(struct known *k, struct mcfs_slice tenant, struct mcfs_slice key)
+{
+    struct stripe *s = stripe_of(k, hash_of(tenant, key));
+    /* What was asked for meanwhile does not count later either: changed first, then allowed. */
+    known_forget(k, tenant, key);
+    MCFS_LOCK_SCOPE(&s->lock);
+    atomic_fetch_sub(&s->blocked, 1);
 }
 
 void known_forget_all(struct known *k)

@@ -52,6 +52,11 @@ bool known_lease_holds(struct known *k, struct mcfs_slice tenant, struct mcfs_sl
 void known_add(struct known *k, const struct known_mark *mark, struct mcfs_slice tenant,
                struct mcfs_slice dir, const struct mcfs_master_neighbour *n);
 
+/* Between block and unblock nothing is said to be leased of the key (and of those that share its
+ * stripe), nor taken in; what is here of it is forgotten.  Blocks count. */
+void known_block(struct known *k, struct mcfs_slice tenant, struct mcfs_slice key);
+void known_unblock(struct known *k, struct mcfs_slice tenant, struct mcfs_slice key);
+
 void known_forget(struct known *k, struct mcfs_slice tenant, struct mcfs_slice key);
 void known_forget_all(struct known *k);
 

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "fs/node/evict.h"
 #include "fs/node/hold.h"
 #include "fs/node/known.h"
 #include "fs/node/node_private.h"
@@ -31,7 +32,12 @@ static int session_inventory(void *arg, bool (*emit)(const struct mcfs_object *o
 {
     struct node *n = arg;
     struct inventory_walk w = {emit, emit_arg};
-    return n->ops->scan(n->store, inventory_one, &w, err);
+    if (n->evictor)
+        evictor_inventory_begin(n->evictor);
+    int rc = n->ops->scan(n->store, inventory_one, &w, err);
+    if (n->evictor)
+        evictor_inventory_end(n->evictor);
+    return rc;
 }
 
 void node_drop(struct node *n, struct mcfs_slice tenant, struct mcfs_slice key, uint64_t version)
@@ -43,6 +49,12 @@ void node_drop(struct node *n, struct mcfs_slice tenant, struct mcfs_slice key, 
         return; /* it is its owner's to drop */
     if (n->ops->remove(n->store, &name, 1))
         mcfs_warning("%s", name.err.msg);
+}
+
+static bool session_leaving(void *arg, const struct mcfs_object *o)
+{
+    struct node *n = arg;
+    return n->evictor && evictor_leaving(n->evictor, o);
 }
 
 static void session_discard(void *arg, struct mcfs_slice tenant, struct mcfs_slice key,
@@ -82,6 +94,7 @@ static void session_usage(void *arg, uint64_t *capacity, uint64_t *used, uint64_
 
 static const struct mcfs_session_ops session_ops = {
     .inventory = session_inventory,
+    .leaving = session_leaving,
     .discard = session_discard,
     .recall = session_recall,
     .lost = session_lost,
@@ -89,16 +102,6 @@ static const struct mcfs_session_ops session_ops = {
 };
 
 /* ---- start and stop ---- */
-
-/* A layout sets aside files that it does not know: those of another one are not meant by that. */
-static int check_layout(const struct node *n, const char *dir, struct mcfs_error *err)
-{
-    const struct mcfs_backend_ops *there = mcfs_backend_recognise(dir, n->config.store.fsdir, NULL);
-    if (!there || there == n->ops)
-        return 0;
-    return mcfs_fail(err, MCFS_INVALID_PARAMS, "%s is a store of %s, not of %s (backend=%s)", dir,
-                     there->name, n->ops->name, there->name);
-}
 
 static int open_store(struct node *n, struct mcfs_error *err)
 {
@@ -113,9 +116,7 @@ static int open_store(struct node *n, struct mcfs_error *err)
         n->ops = mcfs_backend_recognise(config->dir, config->fsdir, err);
     else if (!(n->ops = mcfs_backend_find(name)))
         mcfs_fail(err, MCFS_INVALID_PARAMS, "no such storage backend: '%s'", name);
-    if (n->ops && !config->read_only && check_layout(n, config->dir, err))
-        return -1;
-    if (n->ops)
+    if (n->ops && (config->read_only || mcfs_backend_fits(n->ops, config, err) == 0))
         n->store = config->read_only ? mcfs_backend_open_live(n->ops, config, &found, err)
                                      : n->ops->open(config, &found, err);
     if (!n->store)
@@ -224,6 +225,20 @@ static int watch_store(struct node *n, struct mcfs_error *err)
     return mcfs_backend_watch(n->store, n->config.refresh_ms, store_changed, n, err);
 }
 
+/* A store that is somebody else's is theirs to evict from. */
+static int open_evictor(struct node *n, struct mcfs_error *err)
+{
+    if (n->config.store.read_only)
+        return 0;
+    n->evictor = evictor_new(n, err);
+    return n->evictor ? 0 : -1;
+}
+
+static int start_evictor(struct node *n, struct mcfs_error *err)
+{
+    return n->evictor ? evictor_start(n->evictor, err) : 0;
+}
+
 struct node *node_start(const struct node_config *config, struct mcfs_error *err)
 {
     struct node *n = calloc(1, sizeof(*n));
@@ -246,8 +261,8 @@ struct node *node_start(const struct node_config *config, struct mcfs_error *err
     n->verifier = n->known ? verifier_new(n, err) : NULL;
     n->held = n->verifier ? held_set_new(n, err) : NULL;
     n->holds = n->held ? holds_new(n, err) : NULL;
-    if (!n->holds || open_store(n, err) || node_finish_exchange(n, err) ||
-        listen_for_data(n, err) || connect_master(n, err) ||
+    if (!n->holds || open_store(n, err) || node_finish_exchange(n, err) || open_evictor(n, err) ||
+        listen_for_data(n, err) || connect_master(n, err) || start_evictor(n, err) ||
         mcfs_rpc_server_start(n->server, err) || watch_store(n, err)) {
         node_stop(n, NULL);
         return NULL;
@@ -262,6 +277,7 @@ int node_stop(struct node *n, struct mcfs_error *err)
         return 0;
     if (n->store && n->config.store.read_only)
         mcfs_backend_unwatch(n->store);
+    evictor_stop(n->evictor);
     mcfs_rpc_server_stop(n->server);
     mcfs_master_close(n->master);
     data_server_free(n->data);
@@ -272,6 +288,7 @@ int node_stop(struct node *n, struct mcfs_error *err)
     verifier_free(n->verifier);
     if (n->store)
         rc = n->ops->close(n->store, err);
+    evictor_free(n->evictor);
     known_free(n->known);
     pthread_mutex_destroy(&n->peers_lock);
     pthread_mutex_destroy(&n->exchange_lock);

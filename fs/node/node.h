@@ -38,6 +38,17 @@ struct node_config {
     /* The mount's part in the lease protocol; see struct mcfs_session_ops. */
     void (*recall)(void *arg, struct mcfs_slice tenant, struct mcfs_slice key, uint64_t version);
     void (*lost)(void *arg);
+    struct node_eviction {
+        uint64_t max_bytes; /* most bytes of values; 0: no limit beside the store's capacity */
+        bool watermarks;    /* evict between these, not only for a put that does not fit */
+        double high, low;   /* shares of what may be stored */
+    } eviction;             /* the policy is the store's */
+    /* A version is about to be evicted (and may stay all the same): no cache of the mount's may
+     * answer for it any more.  forget_names follows once for several of them.  Neither may wait for
+     * what a caller of the node may hold.  evicted: it has gone; this may wait. */
+    void (*evicting)(void *arg, struct mcfs_slice tenant, struct mcfs_slice key, uint64_t version);
+    void (*forget_names)(void *arg);
+    void (*evicted)(void *arg, struct mcfs_slice tenant, struct mcfs_slice key, uint64_t version);
     /* The store is about to drop a version. */
     void (*dropping)(void *arg, struct mcfs_slice tenant, struct mcfs_slice key, uint64_t version);
     void *arg;
@@ -54,6 +65,9 @@ const char *node_endpoint(struct node *n);
 struct mcfs_id node_id(struct node *n);
 void node_store_stats(struct node *n, struct mcfs_backend_stats *out);
 const char *node_backend_name(struct node *n);
+
+/* Walks over the store for victims, and victims that were not to go (pinned, leased). */
+void node_eviction_counts(struct node *n, uint64_t *passes, uint64_t *refused);
 
 /* Where new objects come from. */
 struct node_put {

@@ -36,8 +36,9 @@ struct node {
     unsigned peer_count;
     struct verifier *verifier;
     struct known *known;
-    struct holds *holds;   /* of what is open here and stored by peers */
-    struct held_set *held; /* for peers */
+    struct holds *holds;     /* of what is open here and stored by peers */
+    struct held_set *held;   /* for peers */
+    struct evictor *evictor; /* NULL: the store is somebody else's */
     _Atomic uint64_t remote_reads, remote_bytes, local_reads;
 };
 
@@ -69,6 +70,11 @@ void node_drop(struct node *n, struct mcfs_slice tenant, struct mcfs_slice key, 
 /* Locks two keys against other commits. */
 void node_lock_keys(struct node *n, struct mcfs_slice a, struct mcfs_slice b);
 void node_unlock_keys(struct node *n, struct mcfs_slice a, struct mcfs_slice b);
+
+/* Locks a key against other commits if that needs no waiting, noting it in locked; a lock that
+ * stands there already is held.  Returns whether it is locked now. */
+bool node_try_lock_key(struct node *n, struct mcfs_slice key, bool locked[COMMIT_LOCKS]);
+void node_unlock_locked(struct node *n, const bool locked[COMMIT_LOCKS]);
 
 /* Waits a moment before a leased object is asked for again; false when it is time to give up (err
  * says why the last try failed, or EINTR).  *pause_ms begins as LEASE_POLL_FIRST_MS. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reading an object from the best of its replicas: this node's store, else the peers that store it,
  * one after the other. */
+#include "fs/node/evict.h"
 #include "fs/node/hold.h"
 #include "fs/node/known.h"
 #include "fs/node/node_private.h"
@@ -84,7 +85,15 @@ static struct mcfs_backend_reader *open_stored(struct node *n, struct mcfs_slice
                                                struct mcfs_slice key, uint64_t version,
                                                struct mcfs_error *err)
 {
-    struct mcfs_backend_reader *local = n->ops->reader_open(n->store, tenant, key, version, err);
+    struct mcfs_error local_err = MCFS_ERROR_INIT;
+    struct mcfs_backend_reader *local =
+        n->ops->reader_open(n->store, tenant, key, version, &local_err);
+    /* It may be about to be evicted, or taken back. */
+    if (!local && local_err.code == MCFS_REPLICA_IS_GONE && n->evictor &&
+        evictor_settle(n->evictor, version))
+        local = n->ops->reader_open(n->store, tenant, key, version, &local_err);
+    if (!local && err)
+        *err = local_err;
     if (!local || check(n, local, tenant, key, version, err) == 0)
         return local;
     n->ops->reader_close(local);

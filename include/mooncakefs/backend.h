@@ -90,7 +90,7 @@ struct mcfs_backend_stats {
     uint64_t dead_bytes;
     uint64_t buckets, open_buckets;
     uint64_t index_bytes; /* memory of the index */
-    uint64_t puts, removes, reads, syncs, evictions, checksum_errors;
+    uint64_t puts, removes, reads, syncs, evictions, evicted_bytes, checksum_errors;
 };
 
 /* One object name for remove. */
@@ -98,6 +98,21 @@ struct mcfs_backend_name {
     struct mcfs_slice tenant, key;
     uint64_t version;
     struct mcfs_error err; /* result of this item; a version that is not stored is success */
+};
+
+/* How far a round of eviction has come; all zero: at its beginning. */
+struct mcfs_backend_cursor {
+    uint64_t order, version, tie; /* of the last victim chosen; the store knows what they mean */
+};
+
+/* A version that may be evicted. */
+struct mcfs_backend_victim {
+    struct mcfs_slice tenant, key; /* live until evict_end */
+    uint64_t version, size;        /* bytes of the value */
+    bool held;                     /* set by evict_hold: no reader can be opened */
+    bool gone;                     /* set by the caller: nobody is told any more that it is here */
+    struct mcfs_error err;         /* result of evict_end for this one */
+    void *memory;                  /* the store's */
 };
 
 /* Called for each stored object; return false to stop.  Slices live until it returns. */
@@ -137,6 +152,27 @@ struct mcfs_backend_ops {
     /* Whether the value has been put, or reader_verify has found it right, since the store was
      * opened. NULL: the layout has no checksums. */
     bool (*reader_is_verified)(const struct mcfs_backend_reader *r);
+
+    /* Eviction, which the node drives (fs/node/evict.c): choose, hold, ask the master, end.
+     *
+     * evict_choose names up to max versions that should go next, oldest first in the order of the
+     * store's policy, until they cover `bytes` of it or no more stand behind *at, which is moved:
+     * what the caller refuses is not offered again in this round.  Nothing changes yet.  Returns
+     * how many, 0 when nothing is left, or -1 (INVALID_PARAMS: the policy is none).  evict_end must
+     * follow.  NULL: the layout does not evict. */
+    int64_t (*evict_choose)(struct mcfs_backend *b, struct mcfs_backend_cursor *at, uint64_t bytes,
+                            struct mcfs_backend_victim *out, size_t max, struct mcfs_error *err);
+
+    /* Holds victims back: from now on no reader can be opened for them (REPLICA_IS_GONE), nor are
+     * they given other names; a scan still visits them.  One that is not there any more, or held
+     * back already, is not marked `held`.  Returns how many are. */
+    size_t (*evict_hold)(struct mcfs_backend *b, struct mcfs_backend_victim *victims, size_t n);
+
+    /* Removes, as `remove` does, those victims that are held and gone, and takes the other held
+     * ones back as they were, which cannot fail.  Frees what the victims hold; returns the number
+     * that could not be removed: these cannot be opened any more, but after a restart they are
+     * there. */
+    size_t (*evict_end)(struct mcfs_backend *b, struct mcfs_backend_victim *victims, size_t n);
 
     /* Forgets n versions; returns the number that failed. */
     size_t (*remove)(struct mcfs_backend *b, struct mcfs_backend_name *names, size_t n);

@@ -9,7 +9,8 @@
  * session: what Register returned, 0 for a caller that is no node.  Keys and names are str or bin
  * and may hold any bytes.  An object is [version, size, lease_ms, mode, uid, gid, mtime_ns,
  * data_type, hard_pin, shard, [replica ...], soft_pin_ms, group], a replica [id, type, status,
- * size, node id, node name, endpoint, connected]. A batch answers per item, [0, item] or [code,
+ * size, node id, node name, endpoint, connected], with segment name and address behind it when its
+ * type is MEMORY (0). A batch answers per item, [0, item] or [code,
  * text].
  */
 
@@ -19,9 +20,11 @@
       "A node makes itself known on this connection, on which it will hear Recall and "            \
       "DiscardReplicas; InventoryItems and InventoryEnd follow.")                                  \
     X(INVENTORY_ITEMS, "InventoryItems",                                                           \
-      "[session, [[tenant, key, version, size, mode, uid, gid, mtime_ns, data_type] ...]]",        \
+      "[session, [[tenant, key, version, size, mode, uid, gid, mtime_ns, data_type, (leaving?)] "  \
+      "...]]",                                                                                     \
       "[index ...]",                                                                               \
-      "A part of what the node stores; the result names the items that are nobody's any more.")    \
+      "A part of what the node stores; the result names the items that are nobody's any more.  "   \
+      "leaving: the node was evicting it when it died.")                                           \
     X(INVENTORY_END, "InventoryEnd", "[session]", "[dropped]",                                     \
       "The inventory is complete: replicas that it did not name are withdrawn.")                   \
     X(PING, "Ping", "[session, capacity, used, objects]", "[nodes, discards waiting]",             \
@@ -55,11 +58,13 @@
       "[object or nil, directory's mtime_ns or nil, "                                              \
       "[[name, version, size, lease_ms, mode, uid, gid, mtime_ns] ...]]",                          \
       "The same, and up to max objects that stand behind it in its directory, leased, too.")       \
-    X(PUT_START, "PutStart", "[session, tenant, key, size, replace?, (config)]", "[version]",      \
+    X(PUT_START, "PutStart", "[session, tenant, key, size, replace?, (config)]",                   \
+      "[version] or [version, [[replica id, segment name, endpoint, address, size] ...]]",         \
       "Begins a put; OBJECT_ALREADY_EXISTS unless replacing is meant.  config is a map with any "  \
       "of "                                                                                        \
       "soft_pin_ms (nil: the default's), hard_pin and group; without it a replaced object's "      \
-      "stay.")                                                                                     \
+      "stay.  With replica_num, and preferred_segments and allocation_strategy beside it, the "    \
+      "bytes go into memory segments, where the answer says.")                                     \
     X(PUT_END, "PutEnd",                                                                           \
       "[session, tenant, key, version, size, mode, uid, gid, mtime_ns, data_type, no_replace?, "   \
       "from key or nil, from version]",                                                            \
@@ -105,7 +110,30 @@
       "[lease_ms]",                                                                                \
       "Two objects, whose bytes the node has given each other's keys under versions from "         \
       "PutStart, "                                                                                 \
-      "get each other's names in one step.  OBJECT_HAS_LEASE: come again.")
+      "get each other's names in one step.  OBJECT_HAS_LEASE: come again.")                        \
+    X(BATCH_EVICT_DISK_REPLICA, "BatchEvictDiskReplica",                                           \
+      "[session, soft pins, too?, [[tenant, key, version] ...]]",                                  \
+      "[[0, nil] or [code, text] ...]",                                                            \
+      "Withdraws replicas that the node is about to evict.  ILLEGAL_CLIENT: pinned; "              \
+      "OBJECT_REPLICA_BUSY: softly pinned, or being put; OBJECT_HAS_LEASE: recalled, not this "    \
+      "time; REPLICA_IS_GONE: nobody is told of it, it may go.")                                   \
+    X(MOUNT_SEGMENT, "MountSegment", "[session, segment id, name, base, size, endpoint]", "nil",   \
+      "The node lends memory, from which the master allocates; an id that is there already, at "   \
+      "the same place, goes on with what it holds.")                                               \
+    X(UNMOUNT_SEGMENT, "UnmountSegment", "[session, segment id]", "[objects]",                     \
+      "Takes it away at once; how many objects went with it.")                                     \
+    X(GRACEFUL_UNMOUNT_SEGMENT, "GracefulUnmountSegment", "[session, segment id, ms]",             \
+      "[ranges left]",                                                                             \
+      "Nothing is allocated there any more; it goes with its last range, at the latest after "     \
+      "ms.")                                                                                       \
+    X(GET_ALL_SEGMENTS, "GetAllSegments", "[]",                                                    \
+      "[[segment id, name, node id, endpoint, base, size, used, largest free, ranges, state] "     \
+      "...]",                                                                                      \
+      "Memory segments; state: ok, awaited or draining.")                                          \
+    X(QUERY_SEGMENT, "QuerySegment", "[name or segment id]",                                       \
+      "[[segment id, name, node id, endpoint, base, size, used, largest free, ranges, state] "     \
+      "...]",                                                                                      \
+      "The segments of a name or an id.")
 
 /* What a node answers to its peers and to the command line. */
 #define MCFS_NODE_METHODS(X)                                                                       \

@@ -71,6 +71,12 @@ bool mcfs_master_session_ready(struct mcfs_master *m)
     return m->session != 0;
 }
 
+uint64_t mcfs_master_session(struct mcfs_master *m)
+{
+    MCFS_LOCK_SCOPE(&m->lock);
+    return m->session;
+}
+
 uint64_t mcfs_master_calls(struct mcfs_master *m)
 {
     return atomic_load(&m->calls);
@@ -111,7 +117,7 @@ int master_bad_answer(const char *method, struct mcfs_error *err)
     return mcfs_fail(err, MCFS_RPC_FAIL, "%s: the master's answer has a wrong form", method);
 }
 
-static void copy_text(char *to, size_t cap, struct mcfs_slice from)
+void master_copy_text(char *to, size_t cap, struct mcfs_slice from)
 {
     size_t n = from.len < cap - 1 ? from.len : cap - 1;
     if (n)
@@ -119,33 +125,29 @@ static void copy_text(char *to, size_t cap, struct mcfs_slice from)
     to[n] = 0;
 }
 
-static bool read_attr(struct mp_reader *p, struct mcfs_attr *attr)
+bool master_read_attr(struct mp_reader *p, struct mcfs_attr *attr)
 {
     return mp_read_u32_max(p, 07777, &attr->mode) && mp_read_u32_max(p, UINT32_MAX, &attr->uid) &&
            mp_read_u32_max(p, UINT32_MAX, &attr->gid) && mp_read_int(p, &attr->mtime_ns);
 }
 
-static void put_attr(struct mcfs_buf *b, const struct mcfs_attr *attr)
-{
-    mp_put_uint(b, attr->mode & 07777);
-    mp_put_uint(b, attr->uid);
-    mp_put_uint(b, attr->gid);
-    mp_put_int(b, attr->mtime_ns);
-}
-
 static bool read_replica(struct mp_reader *p, struct mcfs_master_replica *r)
 {
     struct mcfs_slice id, name, endpoint;
-    uint32_t type, status;
-    if (!mp_read_array_of(p, 8) || !mp_read_uint(p, &r->id) || !mp_read_u32_max(p, 255, &type) ||
-        !mp_read_u32_max(p, 255, &status) || !mp_read_uint(p, &r->size) || !mp_read_raw(p, &id) ||
-        !mp_read_raw(p, &name) || !mp_read_raw(p, &endpoint) || !mp_read_bool(p, &r->connected))
+    uint32_t type, status, n;
+    if (!mp_read_array(p, &n) || n < 8 || !mp_read_uint(p, &r->id) ||
+        !mp_read_u32_max(p, 255, &type) || !mp_read_u32_max(p, 255, &status) ||
+        !mp_read_uint(p, &r->size) || !mp_read_raw(p, &id) || !mp_read_raw(p, &name) ||
+        !mp_read_raw(p, &endpoint) || !mp_read_bool(p, &r->connected))
         return false;
+    for (; n > 8; n--) /* where in a segment */
+        if (!mp_skip(p, NULL))
+            return false;
     r->type = (uint8_t)type;
     r->status = (uint8_t)status;
-    copy_text(r->node_id, sizeof(r->node_id), id);
-    copy_text(r->node_name, sizeof(r->node_name), name);
-    copy_text(r->endpoint, sizeof(r->endpoint), endpoint);
+    master_copy_text(r->node_id, sizeof(r->node_id), id);
+    master_copy_text(r->node_name, sizeof(r->node_name), name);
+    master_copy_text(r->endpoint, sizeof(r->endpoint), endpoint);
     return true;
 }
 
@@ -154,7 +156,7 @@ bool master_read_object(struct mp_reader *p, struct mcfs_master_object *o)
     struct mcfs_slice group;
     uint32_t data_type, n;
     if (!mp_read_array_of(p, 13) || !mp_read_uint(p, &o->version) || !mp_read_uint(p, &o->size) ||
-        !mp_read_u32_max(p, UINT32_MAX, &o->lease_ms) || !read_attr(p, &o->attr) ||
+        !mp_read_u32_max(p, UINT32_MAX, &o->lease_ms) || !master_read_attr(p, &o->attr) ||
         !mp_read_u32_max(p, 255, &data_type) || !mp_read_bool(p, &o->hard_pin) ||
         !mp_read_u32_max(p, MCFS_SHARD_COUNT, &o->shard) || !mp_read_array(p, &n))
         return false;
@@ -165,7 +167,7 @@ bool master_read_object(struct mp_reader *p, struct mcfs_master_object *o)
             return false;
     if (!mp_read_uint(p, &o->soft_pin_ms) || !mp_read_raw(p, &group))
         return false;
-    copy_text(o->group, sizeof(o->group), group);
+    master_copy_text(o->group, sizeof(o->group), group);
     return true;
 }
 
@@ -226,7 +228,7 @@ int mcfs_master_lookup_ahead(struct mcfs_master *m, struct mcfs_slice tenant,
         struct mcfs_master_neighbour e;
         if (!mp_read_array_of(r, 8) || !mp_read_raw(r, &e.name) || !mp_read_uint(r, &e.version) ||
             !mp_read_uint(r, &e.size) || !mp_read_u32_max(r, UINT32_MAX, &e.lease_ms) ||
-            !read_attr(r, &e.attr))
+            !master_read_attr(r, &e.attr))
             return master_bad_answer("LookupAhead", err);
         fn(&e, arg);
     }
@@ -266,7 +268,8 @@ int mcfs_master_list(struct mcfs_master *m, struct mcfs_slice tenant, struct mcf
         struct mcfs_master_entry e;
         if (!mp_read_array_of(r, 10) || !mp_read_raw(r, &e.name) || !mp_read_bool(r, &e.is_dir) ||
             !mp_read_bool(r, &e.shadowed) || !mp_read_uint(r, &e.cookie) ||
-            !mp_read_uint(r, &e.version) || !mp_read_uint(r, &e.size) || !read_attr(r, &e.attr))
+            !mp_read_uint(r, &e.version) || !mp_read_uint(r, &e.size) ||
+            !master_read_attr(r, &e.attr))
             return master_bad_answer("List", err);
         fn(&e, arg);
     }
@@ -296,125 +299,6 @@ int mcfs_master_list_names(struct mcfs_master *m, struct mcfs_slice tenant, stru
     return 0;
 }
 
-int mcfs_master_put_start(struct mcfs_master *m, struct mcfs_slice tenant, struct mcfs_slice key,
-                          uint64_t size, bool replace, uint64_t *version,
-                          const struct mcfs_cancel *cancel, struct mcfs_error *err)
-{
-    _cleanup_buf_ struct mcfs_buf p = MCFS_BUF_INIT;
-    _cleanup_reply_ struct mcfs_rpc_reply reply = MCFS_RPC_REPLY_INIT;
-    mp_put_str(&p, tenant);
-    mp_put_str(&p, key);
-    mp_put_uint(&p, size);
-    mp_put_bool(&p, replace);
-    if (master_call(m, "PutStart", true, 4, &p, &reply, cancel, err))
-        return -1;
-    if (!mp_read_array_of(&reply.result, 1) || !mp_read_uint(&reply.result, version))
-        return master_bad_answer("PutStart", err);
-    return 0;
-}
-
-int mcfs_master_put_end(struct mcfs_master *m, const struct mcfs_master_put_end *e,
-                        struct mcfs_master_put_result *out, const struct mcfs_cancel *cancel,
-                        struct mcfs_error *err)
-{
-    _cleanup_buf_ struct mcfs_buf p = MCFS_BUF_INIT;
-    _cleanup_reply_ struct mcfs_rpc_reply reply = MCFS_RPC_REPLY_INIT;
-    mp_put_str(&p, e->tenant);
-    mp_put_str(&p, e->key);
-    mp_put_uint(&p, e->version);
-    mp_put_uint(&p, e->size);
-    put_attr(&p, &e->attr);
-    mp_put_uint(&p, e->data_type);
-    mp_put_bool(&p, e->no_replace);
-    if (e->from_version)
-        mp_put_str(&p, e->from);
-    else
-        mp_put_nil(&p);
-    mp_put_uint(&p, e->from_version);
-    if (master_call(m, "PutEnd", true, 12, &p, &reply, cancel, err))
-        return -1;
-    struct mp_reader *r = &reply.result;
-    if (!mp_read_array_of(r, 4) || !mp_read_uint(r, &out->replaced_version) ||
-        !mp_read_bool(r, &out->superseded) || !mp_read_u32_max(r, UINT32_MAX, &out->lease_ms) ||
-        !mp_read_u32_max(r, MCFS_SHARD_COUNT, &out->shard))
-        return master_bad_answer("PutEnd", err);
-    return 0;
-}
-
-int mcfs_master_exchange(struct mcfs_master *m, const struct mcfs_master_exchange *x,
-                         uint32_t *lease_ms, const struct mcfs_cancel *cancel,
-                         struct mcfs_error *err)
-{
-    _cleanup_buf_ struct mcfs_buf p = MCFS_BUF_INIT;
-    _cleanup_reply_ struct mcfs_rpc_reply reply = MCFS_RPC_REPLY_INIT;
-    mp_put_str(&p, x->tenant);
-    for (unsigned i = 0; i < 2; i++) {
-        mp_put_str(&p, x->side[i].key);
-        mp_put_uint(&p, x->side[i].version);
-        mp_put_uint(&p, x->side[i].new_version);
-    }
-    if (master_call(m, "Exchange", true, 7, &p, &reply, cancel, err))
-        return -1;
-    if (!mp_read_array_of(&reply.result, 1) ||
-        !mp_read_u32_max(&reply.result, UINT32_MAX, lease_ms))
-        return master_bad_answer("Exchange", err);
-    return 0;
-}
-
-int mcfs_master_put_revoke(struct mcfs_master *m, uint64_t version, struct mcfs_error *err)
-{
-    _cleanup_buf_ struct mcfs_buf p = MCFS_BUF_INIT;
-    _cleanup_reply_ struct mcfs_rpc_reply reply = MCFS_RPC_REPLY_INIT;
-    mp_put_uint(&p, version);
-    return master_call(m, "PutRevoke", true, 1, &p, &reply, NULL, err);
-}
-
-int mcfs_master_remove(struct mcfs_master *m, struct mcfs_slice tenant, struct mcfs_slice key,
-                       uint64_t version, bool force, uint64_t *removed,
-                       const struct mcfs_cancel *cancel, struct mcfs_error *err)
-{
-    struct mcfs_error e = MCFS_ERROR_INIT;
-    _cleanup_buf_ struct mcfs_buf p = MCFS_BUF_INIT;
-    _cleanup_reply_ struct mcfs_rpc_reply reply = MCFS_RPC_REPLY_INIT;
-    *removed = 0;
-    mp_put_str(&p, tenant);
-    mp_put_str(&p, key);
-    mp_put_uint(&p, version);
-    mp_put_bool(&p, force);
-    if (master_call(m, "Remove", true, 4, &p, &reply, cancel, &e)) {
-        if (e.code == MCFS_OBJECT_NOT_FOUND && reply.repeated) {
-            /* The first try removed it and its answer was lost; the store drops the version all the
-             * same. */
-            *removed = version;
-            return 0;
-        }
-        if (err)
-            *err = e;
-        return -1;
-    }
-    if (!mp_read_array_of(&reply.result, 1) || !mp_read_uint(&reply.result, removed))
-        return master_bad_answer("Remove", err);
-    return 0;
-}
-
-int mcfs_master_set_attr(struct mcfs_master *m, struct mcfs_slice tenant, struct mcfs_slice key,
-                         uint64_t version, uint32_t valid, struct mcfs_attr *attr,
-                         const struct mcfs_cancel *cancel, struct mcfs_error *err)
-{
-    _cleanup_buf_ struct mcfs_buf p = MCFS_BUF_INIT;
-    _cleanup_reply_ struct mcfs_rpc_reply reply = MCFS_RPC_REPLY_INIT;
-    mp_put_str(&p, tenant);
-    mp_put_str(&p, key);
-    mp_put_uint(&p, version);
-    mp_put_uint(&p, valid);
-    put_attr(&p, attr);
-    if (master_call(m, "SetAttr", true, 8, &p, &reply, cancel, err))
-        return -1;
-    if (!mp_read_array_of(&reply.result, 4) || !read_attr(&reply.result, attr))
-        return master_bad_answer("SetAttr", err);
-    return 0;
-}
-
 int mcfs_master_nodes(struct mcfs_master *m,
                       void (*fn)(const struct mcfs_master_node *node, void *arg), void *arg,
                       struct mcfs_error *err)
@@ -435,9 +319,9 @@ int mcfs_master_nodes(struct mcfs_master *m,
             !mp_read_uint(r, &node.capacity_bytes) || !mp_read_uint(r, &node.used_bytes) ||
             !mp_read_uint(r, &node.objects) || !mp_read_int(r, &node.silent_ms))
             return master_bad_answer("Nodes", err);
-        copy_text(node.id, sizeof(node.id), id);
-        copy_text(node.name, sizeof(node.name), name);
-        copy_text(node.endpoint, sizeof(node.endpoint), endpoint);
+        master_copy_text(node.id, sizeof(node.id), id);
+        master_copy_text(node.name, sizeof(node.name), name);
+        master_copy_text(node.endpoint, sizeof(node.endpoint), endpoint);
         fn(&node, arg);
     }
     return 0;
@@ -490,120 +374,5 @@ int mcfs_master_status(struct mcfs_master *m,
             return master_bad_answer("Status", err);
         fn(name, is_text ? &text : NULL, number, arg);
     }
-    return 0;
-}
-
-int mcfs_master_snapshot_create(struct mcfs_master *m, char id[32], struct mcfs_error *err)
-{
-    _cleanup_buf_ struct mcfs_buf p = MCFS_BUF_INIT;
-    _cleanup_reply_ struct mcfs_rpc_reply reply = MCFS_RPC_REPLY_INIT;
-    struct mcfs_slice text;
-    if (master_call(m, "SnapshotCreate", false, 0, &p, &reply, NULL, err))
-        return -1;
-    if (!mp_read_array_of(&reply.result, 1) || !mp_read_raw(&reply.result, &text))
-        return master_bad_answer("SnapshotCreate", err);
-    copy_text(id, 32, text);
-    return 0;
-}
-
-int mcfs_master_snapshot_state(struct mcfs_master *m, bool *running, char last_id[32],
-                               char last_error[256], struct mcfs_error *err)
-{
-    _cleanup_buf_ struct mcfs_buf p = MCFS_BUF_INIT;
-    _cleanup_reply_ struct mcfs_rpc_reply reply = MCFS_RPC_REPLY_INIT;
-    struct mcfs_slice id, text;
-    if (master_call(m, "SnapshotState", false, 0, &p, &reply, NULL, err))
-        return -1;
-    if (!mp_read_array_of(&reply.result, 3) || !mp_read_bool(&reply.result, running) ||
-        !mp_read_raw(&reply.result, &id) || !mp_read_raw(&reply.result, &text))
-        return master_bad_answer("SnapshotState", err);
-    copy_text(last_id, 32, id);
-    copy_text(last_error, 256, text);
-    return 0;
-}
-
-int mcfs_master_snapshots(struct mcfs_master *m,
-                          void (*fn)(const struct mcfs_master_snapshot *s, void *arg), void *arg,
-                          const struct mcfs_cancel *cancel, struct mcfs_error *err)
-{
-    _cleanup_buf_ struct mcfs_buf p = MCFS_BUF_INIT;
-    _cleanup_reply_ struct mcfs_rpc_reply reply = MCFS_RPC_REPLY_INIT;
-    if (master_call(m, "SnapshotList", false, 0, &p, &reply, cancel, err))
-        return -1;
-    struct mp_reader *r = &reply.result;
-    uint32_t n;
-    if (!mp_read_array(r, &n))
-        return master_bad_answer("SnapshotList", err);
-    for (uint32_t i = 0; i < n; i++) {
-        struct mcfs_master_snapshot s;
-        struct mcfs_slice id;
-        if (!mp_read_array_of(r, 3) || !mp_read_raw(r, &id) || !mp_read_int(r, &s.created_ms) ||
-            !mp_read_uint(r, &s.bytes))
-            return master_bad_answer("SnapshotList", err);
-        copy_text(s.id, sizeof(s.id), id);
-        fn(&s, arg);
-    }
-    return 0;
-}
-
-int mcfs_master_snapshot_files(struct mcfs_master *m, const char *id,
-                               void (*fn)(struct mcfs_slice name, uint64_t size, int64_t mtime_ns,
-                                          void *arg),
-                               void *arg, const struct mcfs_cancel *cancel, struct mcfs_error *err)
-{
-    _cleanup_buf_ struct mcfs_buf p = MCFS_BUF_INIT;
-    _cleanup_reply_ struct mcfs_rpc_reply reply = MCFS_RPC_REPLY_INIT;
-    mp_put_cstr(&p, id);
-    if (master_call(m, "SnapshotFiles", false, 1, &p, &reply, cancel, err))
-        return -1;
-    struct mp_reader *r = &reply.result;
-    uint32_t n;
-    if (!mp_read_array(r, &n))
-        return master_bad_answer("SnapshotFiles", err);
-    for (uint32_t i = 0; i < n; i++) {
-        struct mcfs_slice name;
-        uint64_t size;
-        int64_t mtime_ns;
-        if (!mp_read_array_of(r, 3) || !mp_read_raw(r, &name) || !mp_read_uint(r, &size) ||
-            !mp_read_int(r, &mtime_ns))
-            return master_bad_answer("SnapshotFiles", err);
-        fn(name, size, mtime_ns, arg);
-    }
-    return 0;
-}
-
-int64_t mcfs_master_snapshot_read(struct mcfs_master *m, const char *id, const char *name,
-                                  uint64_t off, void *buf, uint32_t len,
-                                  const struct mcfs_cancel *cancel, struct mcfs_error *err)
-{
-    _cleanup_buf_ struct mcfs_buf p = MCFS_BUF_INIT;
-    _cleanup_reply_ struct mcfs_rpc_reply reply = MCFS_RPC_REPLY_INIT;
-    struct mcfs_slice bytes;
-    mp_put_cstr(&p, id);
-    mp_put_cstr(&p, name);
-    mp_put_uint(&p, off);
-    mp_put_uint(&p, len);
-    if (master_call(m, "SnapshotRead", false, 4, &p, &reply, cancel, err))
-        return -1;
-    if (!mp_read_bin(&reply.result, &bytes) || bytes.len > len)
-        return master_bad_answer("SnapshotRead", err);
-    if (bytes.len)
-        memcpy(buf, bytes.data, bytes.len);
-    return (int64_t)bytes.len;
-}
-
-int mcfs_master_snapshot_prune(struct mcfs_master *m, uint32_t keep, uint64_t min_age_ms,
-                               uint32_t *snapshots, uint32_t *files, struct mcfs_error *err)
-{
-    _cleanup_buf_ struct mcfs_buf p = MCFS_BUF_INIT;
-    _cleanup_reply_ struct mcfs_rpc_reply reply = MCFS_RPC_REPLY_INIT;
-    mp_put_uint(&p, keep);
-    mp_put_uint(&p, min_age_ms);
-    if (master_call(m, "SnapshotPrune", false, 2, &p, &reply, NULL, err))
-        return -1;
-    if (!mp_read_array_of(&reply.result, 2) ||
-        !mp_read_u32_max(&reply.result, UINT32_MAX, snapshots) ||
-        !mp_read_u32_max(&reply.result, UINT32_MAX, files))
-        return master_bad_answer("SnapshotPrune", err);
     return 0;
 }

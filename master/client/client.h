@@ -25,6 +25,9 @@ struct mcfs_session_ops {
     /* Calls emit for every stored object; 0 or -1. */
     int (*inventory)(void *arg, bool (*emit)(const struct mcfs_object *object, void *emit_arg),
                      void *emit_arg, struct mcfs_error *err);
+    /* Whether an object of the inventory was being evicted when this node's last process died;
+     * NULL: none was. */
+    bool (*leaving)(void *arg, const struct mcfs_object *object);
     /* This version is nobody's any more: drop it from the store. */
     void (*discard)(void *arg, struct mcfs_slice tenant, struct mcfs_slice key, uint64_t version);
     /* Stop serving this from caches; the lease counts as returned when the function is back. */
@@ -57,6 +60,10 @@ void mcfs_master_close(struct mcfs_master *m);
 uint32_t mcfs_master_lease_ms(struct mcfs_master *m);
 uint32_t mcfs_master_nodes_seen(struct mcfs_master *m);
 bool mcfs_master_session_ready(struct mcfs_master *m);
+
+/* Its number, 0 while there is none.  Another number is another run of the master, which knows
+ * nothing of the puts that its predecessor had started. */
+uint64_t mcfs_master_session(struct mcfs_master *m);
 
 /* What the node stores has changed without the master's knowledge: the session is made anew, with
  * another inventory.  Calls wait meanwhile; leases are lost, as with any session. */
@@ -194,6 +201,19 @@ int mcfs_master_set_soft_pin(struct mcfs_master *m, struct mcfs_slice tenant, st
                              const uint64_t *ms, const struct mcfs_cancel *cancel,
                              struct mcfs_error *err);
 
+/* One replica that this node is about to evict. */
+struct mcfs_master_eviction {
+    struct mcfs_slice tenant, key;
+    uint64_t version;
+    int code; /* what became of it: 0 or REPLICA_IS_GONE: its bytes may go; else why not */
+};
+#define MCFS_EVICTION_MAX 4096 /* in one batch */
+/* Withdraws them, each on its own; asking again is harmless.  OBJECT_HAS_LEASE: the holders have
+ * been asked to give up.  soft_too: also what is softly pinned, where the master allows that.  With
+ * -1 some may have been withdrawn all the same. */
+int mcfs_master_evict(struct mcfs_master *m, struct mcfs_master_eviction *items, uint32_t n,
+                      bool soft_too, const struct mcfs_cancel *cancel, struct mcfs_error *err);
+
 /* What became of one object that was to be removed; lives during the call of fn. */
 struct mcfs_master_removal {
     struct mcfs_slice key;
@@ -224,6 +244,16 @@ struct mcfs_master_node {
 int mcfs_master_nodes(struct mcfs_master *m,
                       void (*fn)(const struct mcfs_master_node *node, void *arg), void *arg,
                       struct mcfs_error *err);
+
+/* Memory segments; callers bound to tenants are refused (ILLEGAL_CLIENT). */
+struct mcfs_master_segment {
+    char id[48], name[256], node_id[48], endpoint[256], state[16];
+    uint64_t base, size, used, largest_free, ranges;
+};
+int mcfs_master_segments(struct mcfs_master *m,
+                         void (*fn)(const struct mcfs_master_segment *segment, void *arg),
+                         void *arg, struct mcfs_error *err);
+
 int mcfs_master_tenants(struct mcfs_master *m,
                         void (*fn)(struct mcfs_slice tenant, uint64_t objects, uint64_t bytes,
                                    void *arg),

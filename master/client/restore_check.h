@@ -15,7 +15,8 @@ struct mcfs_restore_check {
     char id[32];                /* that was restored; "" when none could be */
     uint64_t kept, replicas;    /* objects that are kept, and their replicas */
     uint64_t incomplete, twice; /* objects that are dropped: without a complete replica, or there
-                                   already */
+                                   already, */
+    uint64_t lost_memory;       /* or with memory replicas alone that cannot be kept */
     uint64_t failed_candidates;
     uint64_t memory_bytes; /* that the directory takes */
     double seconds;

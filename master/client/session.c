@@ -170,8 +170,9 @@ static int inventory_answer(struct inventory *inv)
         mp_skip(&items, NULL);
         if (i != next)
             continue;
-        if (mp_read_array_of(&item, 9) && mp_read_raw(&item, &tenant) && mp_read_raw(&item, &key) &&
-            mp_read_uint(&item, &version))
+        uint32_t fields;
+        if (mp_read_array(&item, &fields) && mp_read_raw(&item, &tenant) &&
+            mp_read_raw(&item, &key) && mp_read_uint(&item, &version))
             inv->l->m->ops->discard(inv->l->m->ops_arg, tenant, key, version);
         has_next = --stale > 0 && mp_read_uint(&result, &next);
     }
@@ -205,7 +206,9 @@ static bool inventory_emit(const struct mcfs_object *o, void *arg)
 {
     struct inventory *inv = arg;
     struct mcfs_buf *b = &inv->gathering.items;
-    mp_put_array(b, 9);
+    const struct mcfs_session_ops *ops = inv->l->m->ops;
+    bool leaving = ops->leaving && ops->leaving(inv->l->m->ops_arg, o);
+    mp_put_array(b, leaving ? 10 : 9);
     mp_put_str(b, o->tenant);
     mp_put_str(b, o->key);
     mp_put_uint(b, o->version);
@@ -215,6 +218,8 @@ static bool inventory_emit(const struct mcfs_object *o, void *arg)
     mp_put_uint(b, o->attr.gid);
     mp_put_int(b, o->attr.mtime_ns);
     mp_put_uint(b, o->data_type);
+    if (leaving)
+        mp_put_bool(b, true);
     inv->gathering.count++;
     inv->total++;
     if (inv->gathering.count == ITEMS_PER_MESSAGE && inventory_send(inv))

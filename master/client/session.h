@@ -43,6 +43,12 @@ int master_call(struct mcfs_master *m, const char *method, bool with_session, ui
 /* RPC_FAIL: the answer has a wrong form; -1. */
 int master_bad_answer(const char *method, struct mcfs_error *err);
 
+/* Copies as much of a text as fits, and ends it with NUL. */
+void master_copy_text(char *to, size_t cap, struct mcfs_slice from);
+
+/* mode, uid, gid and mtime, as they stand in results. */
+bool master_read_attr(struct mp_reader *p, struct mcfs_attr *attr);
+
 /* An object as the method table describes it. */
 bool master_read_object(struct mp_reader *p, struct mcfs_master_object *o);
 

@@ -36,7 +36,8 @@ def metrics(master):
     text = get(master, "/metrics").decode()
     values = dict(re.findall(r"^(mooncakefs_\S+) (\S+)$", text, re.M))
     for name in values:
-        assert f"# HELP {name.split('{')[0]} " in text and f"# TYPE {name.split('{')[0]} " in text
+        family = re.sub(r"_(bucket|sum|count)$", "", name.split("{")[0]) if "rpc_duration" in name else name.split("{")[0]
+        assert f"# HELP {family} " in text and f"# TYPE {family} " in text
     return {k: float(v) for k, v in values.items()}
 
 

@@ -61,7 +61,6 @@ def test_second_owner_is_refused_with_pid(world, mount):
     (["-o", "tennant=a"], "did you mean 'tenant'"),
     (["-o", "rpc_timeout=abc"], "rpc_timeout"),
     (["--frobnicate"], "--frobnicate"),
-    (["-o", "eviction=lru"], "eviction"),
 ])
 def test_bad_options_name_themselves(world, args, text):
     os.makedirs(world.path("m"))

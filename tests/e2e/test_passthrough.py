@@ -105,7 +105,14 @@ def test_space_comes_back_after_the_last_reader(mount):
     with open(mount.key("k"), "rb") as f:
         os.unlink(mount.key("k"))
         assert len(f.read()) == SIZE
-    wait_until(lambda: not any(os.path.getsize(b) == SIZE for b in buckets(mount)), what="bucket's end")
+
+    def is_there():
+        try:
+            return any(os.path.getsize(b) == SIZE for b in buckets(mount))
+        except FileNotFoundError:
+            return True  # gone since the listing: look again
+
+    wait_until(lambda: not is_there(), what="bucket's end")
     pid = mount.pid()
 
     def deleted():

@@ -188,8 +188,8 @@ def test_while_a_master_restores(world, s3):
                     rpc.call(*call)
                 assert e.value.code == -1010
         assert "mooncakefs_restoring 1\n" in fetch(port, "/metrics")[1]
-        r = run(CTL, "--master", master.address, "--timeout=1s", "status", check=False)
-        assert r.returncode == 1 and b"restoring" in r.stderr
+        r = run(CTL, "--master", master.address, f"--timeout={int(2 * PATIENCE)}s", "status", check=False)
+        assert r.returncode == 1 and b"restoring" in r.stderr, r.stderr
         mounting = subprocess.Popen(m.command(), env=m.env)
         wait_until(lambda: "restoring" in m.log_text(), what="mount that is told to wait")
         assert mounting.poll() is None and not is_mounted(m.mnt)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Requests to a master, one behind the other: a byte that names the method and the caller, then the
- * params, one MessagePack value.  Whatever they are, each is answered, and the answer is one value
- * or an error that has its number and text.  The corpus has a request of every method; a method
- * without one is a failure.
+ * Requests to a master, one behind the other: a byte that names the method by its place in the
+ * table and the caller by its upper bit, then the params, one MessagePack value.  Whatever they
+ * are, each is answered, and the answer is one value or an error that has its number and text.  The
+ * corpus has a request of every method; a method without one is a failure.
  */
 #include "common/cleanup.h"
 #include "common/file.h"
@@ -29,7 +29,7 @@ static const char *const methods[] = {
 static struct master m;
 static struct mcfs_object_store *store;
 static struct mcfs_rpc_conn callers[2]; /* with no key; with one that is bound to a tenant */
-static char cluster[] = "c";
+static char cluster[] = "c", strategy[] = "random";
 static char dir[] = "/tmp/mcfs-fuzz-XXXXXX";
 static bool done[METHODS]; /* without an error, at least once */
 
@@ -92,6 +92,8 @@ static void set_up(void)
     mcfs_log_init("fuzz", MCFS_LOG_ERROR);
     m.epoch = 1;
     m.flags.cluster_id = cluster;
+    m.flags.allocation_strategy = strategy;
+    m.flags.client_ttl_ms = 10000;
     m.flags.default_kv_lease_ttl_ms = 100;
     m.keys = mcfs_rpc_keys_parse(key, sizeof(key) - 1, "key", &err);
     m.nodes = nodes_new(NULL, 10000, &err);
@@ -128,7 +130,7 @@ static int ask(struct mp_reader *in, unsigned which, struct mcfs_buf *result)
 {
     struct mcfs_slice params;
     struct mcfs_error err = MCFS_ERROR_INIT;
-    unsigned method = which % METHODS;
+    unsigned method = which % 128 % METHODS; /* so that one method more leaves the corpus right */
     struct mcfs_rpc_request r = {.conn = &callers[which / 128 % 2],
                                  .method = mcfs_slice_str(methods[method]),
                                  .result = result,

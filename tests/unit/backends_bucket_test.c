@@ -6,6 +6,7 @@
 #include <criterion/criterion.h>
 #include <jansson.h>
 #include <openssl/evp.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -251,6 +252,8 @@ Test(bucket, killed_at_any_moment_keeps_what_was_acknowledged)
             child_main(fds[1]);
         }
         close(fds[1]);
+        /* From its first word on: a busy machine may take long until then. */
+        cr_assert_eq(poll(&(struct pollfd){.fd = fds[0], .events = POLLIN}, 1, 60000), 1);
         usleep(20000 + 15000 * (useconds_t)round);
         kill(pid, SIGKILL);
         waitpid(pid, NULL, 0);

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "master/copied.h"
 #include "master/directory.h"
 #include "snapshot/snapshot.h"
 
@@ -8,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define TENANT MCFS_SLICE_LITERAL("default")
@@ -331,4 +333,34 @@ Test(directory, image_of_one_makes_an_equal_other)
     cr_assert_gt(directory_next_id(b), versions[KEYS - 1]);
     directory_free(a);
     directory_free(b);
+}
+
+/* What the parent changes, the child has to itself from then on. */
+Test(directory, what_is_copied_on_write_is_counted)
+{
+    struct directory *d = make(1000);
+    uint32_t node = directory_client(d, (struct mcfs_id){1, 2});
+    char key[64];
+    for (int i = 0; i < 20000; i++)
+        put(d, node, (key_name(key, i), key), 100);
+    uint64_t counts[2] = {0, 0};
+    int go[2], said[2];
+    char c = 0;
+    cr_assert_eq(pipe(go) | pipe(said), 0);
+    pid_t pid = fork();
+    if (pid == 0) {
+        counts[0] = copied_bytes(d);
+        if (write(said[1], counts, sizeof(counts[0])) < 0 || read(go[0], &c, 1) < 0)
+            _exit(1);
+        counts[1] = copied_bytes(d);
+        _exit(write(said[1], &counts[1], sizeof(counts[1])) < 0);
+    }
+    cr_assert_eq(read(said[0], &counts[0], sizeof(counts[0])), sizeof(counts[0]));
+    for (int i = 0; i < 20000; i++)
+        put(d, node, (key_name(key, i), key), 100);
+    cr_assert_eq(write(go[1], "x", 1), 1);
+    cr_assert_eq(read(said[0], &counts[1], sizeof(counts[1])), sizeof(counts[1]));
+    waitpid(pid, NULL, 0);
+    cr_assert_gt(counts[1], counts[0] + 20000 * sizeof(uint64_t));
+    directory_free(d);
 }

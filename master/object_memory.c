@@ -1,0 +1,318 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "master/object_memory.h"
+
+#include "common/cleanup.h"
+#include "common/clock.h"
+#include "common/table.h"
+#include "master/object_change.h"
+#include "master/pending.h"
+
+#include <inttypes.h>
+
+/* ---- puts ---- */
+
+struct put_space {
+    uint64_t version;
+    int64_t started_mono_ms;
+    uint32_t count;
+    struct memory_replica replicas[SEGMENT_REPLICAS_MAX];
+};
+
+struct put_spaces {
+    pthread_mutex_t lock;
+    struct mcfs_table table;
+};
+
+static uint64_t hash_version(uint64_t version)
+{
+    return version * 0x9e3779b97f4a7c15ULL >> 16;
+}
+
+static uint64_t space_hash(const void *e)
+{
+    return hash_version(((const struct put_space *)e)->version);
+}
+
+static bool space_eq(const void *e, const void *key)
+{
+    return ((const struct put_space *)e)->version == *(const uint64_t *)key;
+}
+
+static struct put_space *find(struct put_spaces *t, uint64_t version)
+{
+    return mcfs_table_find(&t->table, hash_version(version), space_eq, &version);
+}
+
+struct put_spaces *put_spaces_new(void)
+{
+    struct put_spaces *t = calloc(1, sizeof(*t));
+    if (t) {
+        pthread_mutex_init(&t->lock, NULL);
+        t->table = (struct mcfs_table)MCFS_TABLE_INIT(space_hash);
+    }
+    return t;
+}
+
+void put_spaces_clear(struct put_spaces *t)
+{
+    MCFS_LOCK_SCOPE(&t->lock);
+    struct put_space *e;
+    for (size_t i = 0; (e = mcfs_table_next(&t->table, &i));)
+        free(e);
+    mcfs_table_free(&t->table);
+    t->table = (struct mcfs_table)MCFS_TABLE_INIT(space_hash);
+}
+
+void put_spaces_free(struct put_spaces *t)
+{
+    if (!t)
+        return;
+    put_spaces_clear(t);
+    pthread_mutex_destroy(&t->lock);
+    free(t);
+}
+
+static struct put_space *take(struct put_spaces *t, uint64_t version)
+{
+    MCFS_LOCK_SCOPE(&t->lock);
+    struct put_space *e = find(t, version);
+    if (e)
+        mcfs_table_del(&t->table, e);
+    return e;
+}
+
+void put_space_forget(struct directory *d, uint64_t version)
+{
+    _cleanup_free_ struct put_space *e = take(d->put_spaces, version);
+    for (uint32_t i = 0; e && i < e->count; i++)
+        segments_release(d->segments, &e->replicas[i].range);
+}
+
+/* The ranges of a put that has just begun. */
+static int allocate(struct directory *d, const struct memory_put *m, uint64_t size,
+                    struct put_space *e, bool *full, struct mcfs_error *err)
+{
+    struct segment_range ranges[SEGMENT_REPLICAS_MAX];
+    struct space_request q = {.size = size,
+                              .replicas = m->replica_num,
+                              .strategy = m->strategy,
+                              .preferred = m->preferred,
+                              .preferred_count = m->preferred_count};
+    e->count = segments_allocate(d->segments, &q, ranges, full, err);
+    for (uint32_t i = 0; i < e->count; i++)
+        e->replicas[i] = (struct memory_replica){ranges[i], atomic_fetch_add(&d->next_id, 1)};
+    return e->count ? 0 : -1;
+}
+
+int directory_put_start_memory(struct directory *d, const struct put_start *p, struct memory_put *m,
+                               uint64_t *version, struct mcfs_error *err)
+{
+    m->full = false;
+    if (m->replica_num == 0 || m->replica_num > SEGMENT_REPLICAS_MAX)
+        return mcfs_fail(err, MCFS_INVALID_PARAMS, "replica_num is 1 to %d, not %" PRIu64,
+                         SEGMENT_REPLICAS_MAX, (uint64_t)m->replica_num);
+    struct put_start start = *p;
+    start.in_memory = true;
+    struct put_space *e = calloc(1, sizeof(*e));
+    if (!e)
+        return mcfs_fail(err, MCFS_NO_AVAILABLE_HANDLE, "the master is out of memory");
+    if (directory_put_start(d, &start, version, err)) {
+        free(e);
+        return -1;
+    }
+    e->version = *version;
+    e->started_mono_ms = mcfs_mono_ms();
+    int rc = allocate(d, m, p->size, e, &m->full, err);
+    m->count = e->count;
+    memcpy(m->replicas, e->replicas, e->count * sizeof(*e->replicas));
+    if (rc == 0) {
+        MCFS_LOCK_SCOPE(&d->put_spaces->lock);
+        if (mcfs_table_add(&d->put_spaces->table, e))
+            rc = mcfs_fail(err, MCFS_NO_AVAILABLE_HANDLE, "the master is out of memory");
+    }
+    if (rc == 0)
+        return 0;
+    for (uint32_t i = 0; i < e->count; i++)
+        segments_release(d->segments, &e->replicas[i].range);
+    free(e);
+    directory_put_revoke(d, *version, p->client, NULL);
+    return -1;
+}
+
+int put_space_check(struct directory *d, const struct put_end *p, uint64_t size,
+                    struct mcfs_error *err)
+{
+    struct mcfs_slice key = mcfs_slice(p->key.data, MCFS_MIN(p->key.len, 160));
+    if (p->size != size)
+        return mcfs_fail(err, MCFS_INVALID_PARAMS,
+                         "%.*s: this put is one of %" PRIu64 " bytes, not of %" PRIu64,
+                         MCFS_SLICE_ARG(key), size, p->size);
+    if (p->from_version)
+        return mcfs_fail(err, MCFS_INVALID_PARAMS, "%.*s: a put into memory renames nothing",
+                         MCFS_SLICE_ARG(key));
+    MCFS_LOCK_SCOPE(&d->put_spaces->lock);
+    const struct put_space *e = find(d->put_spaces, p->version);
+    if (!e)
+        return mcfs_fail(err, MCFS_OBJECT_NOT_FOUND, "%.*s: this put was given up",
+                         MCFS_SLICE_ARG(key));
+    bool connected;
+    for (uint32_t i = 0; i < e->count; i++)
+        if (segments_live(d->segments, e->replicas[i].range.segment, &connected))
+            return 0;
+    return mcfs_fail(err, MCFS_SEGMENT_NOT_FOUND,
+                     "%.*s: the segments that this put had room in are gone", MCFS_SLICE_ARG(key));
+}
+
+uint32_t put_space_block(struct directory *d, struct key_hash h, struct mcfs_slice group,
+                         uint64_t version)
+{
+    struct put_space *e;
+    uint32_t head = (uint32_t)sizeof(struct side), count = 0, block;
+    /* Whoever else would take it out (a revocation, the release time) finds it gone or comes first:
+     * so it is taken before it is read. */
+    if (!(e = take(d->put_spaces, version)))
+        return 0;
+    uint32_t bytes = (uint32_t)(head + e->count * sizeof(struct side_replica) + group.len);
+    if (!(block = arena_alloc(d->keys, h.shard % ARENA_STRIPES, bytes))) {
+        MCFS_LOCK_SCOPE(&d->put_spaces->lock);
+        if (mcfs_table_add(&d->put_spaces->table, e) == 0)
+            e = NULL;
+    }
+    struct side *side = (struct side *)(void *)(d->key_base + (uint64_t)block * KEY_UNIT);
+    if (block)
+        *side = (struct side){.bytes = bytes,
+                              .group_len = (uint16_t)group.len,
+                              .group_off = bytes - (uint32_t)group.len};
+    for (uint32_t i = 0; e && i < e->count; i++) {
+        const struct segment_range *r = &e->replicas[i].range;
+        bool connected;
+        /* Asked under the shard's lock: a segment that goes later is swept later. */
+        if (!block || !segments_live(d->segments, r->segment, &connected)) {
+            segments_release(d->segments, r);
+            continue;
+        }
+        side->replicas[count++] = (struct side_replica){.id = e->replicas[i].id,
+                                                        .size = r->size,
+                                                        .node = r->node,
+                                                        .address = r->address,
+                                                        .segment = (uint16_t)r->segment,
+                                                        .type = MCFS_REPLICA_MEMORY,
+                                                        .status = MCFS_REPLICA_COMPLETE};
+    }
+    free(e);
+    if (block && !count) /* the last segment has gone this very moment */
+        arena_free(d->keys, h.shard % ARENA_STRIPES, block, bytes);
+    if (!block || !count)
+        return 0;
+    side->count = count;
+    if (group.len)
+        memcpy((char *)side + side->group_off, group.data, group.len);
+    return block;
+}
+
+void put_spaces_peek(struct directory *d,
+                     void (*fn)(const struct segment_range *r, uint64_t id, int64_t started_mono_ms,
+                                void *arg),
+                     void *arg)
+{
+    const struct put_space *e;
+    for (size_t i = 0; (e = mcfs_table_next(&d->put_spaces->table, &i));)
+        for (uint32_t k = 0; k < e->count; k++)
+            fn(&e->replicas[k].range, e->replicas[k].id, e->started_mono_ms, arg);
+}
+
+/* ---- records ---- */
+
+uint32_t object_lease_left_ms(struct directory *d, const struct record *r)
+{
+    uint32_t slot = (uint32_t)(r - d->record_base), holder;
+    uint32_t left = lease_held_by_others(d->leases, slot, 0);
+    struct mcfs_slice group = record_group(d, r);
+    if (group.len)
+        left = MCFS_MAX(left, group_lease_left_ms(d->groups, r->tenant, group, &holder));
+    return MCFS_MAX(left, old_lease_left_ms(d, r));
+}
+
+struct segment_range side_range(const struct side_replica *s)
+{
+    return (struct segment_range){s->address, s->size, s->segment, s->node};
+}
+
+void memory_replica_release(struct directory *d, const struct record *r,
+                            const struct side_replica *s)
+{
+    struct segment_range range = side_range(s);
+    segments_release_in(d->segments, &range, object_lease_left_ms(d, r));
+}
+
+bool record_has_memory(const struct directory *d, const struct record *r)
+{
+    const struct side *side = record_side(d, r);
+    for (uint32_t i = 0; side && i < side->count; i++)
+        if (side->replicas[i].type == MCFS_REPLICA_MEMORY)
+            return true;
+    return false;
+}
+
+void record_walk_prefetch(struct directory *d, uint32_t shard, uint32_t i)
+{
+    uint32_t mask = d->shards[shard].mask;
+    uint32_t far = i + 16 <= mask ? shard_slot_at(d, shard, i + 16) : 0;
+    uint32_t near = i + 8 <= mask ? shard_slot_at(d, shard, i + 8) : 0;
+    if (far) {
+        __builtin_prefetch(record_at(d, far));
+        lease_prefetch(d->leases, far);
+    }
+    if (near && record_at(d, near)->side) {
+        const struct side *side = record_side(d, record_at(d, near));
+        __builtin_prefetch(side);
+        __builtin_prefetch((const char *)side + 64);
+    }
+}
+
+bool record_drop_memory(struct directory *d, struct record *r, bool all, uint64_t *bytes)
+{
+    struct side *side = record_side(d, r);
+    bool left = r->flags & RECORD_INLINE, connected;
+    uint32_t kept = 0;
+    for (uint32_t i = 0; side && i < side->count; i++) {
+        const struct side_replica *s = &side->replicas[i];
+        if (s->type == MCFS_REPLICA_MEMORY &&
+            (all || !segments_live(d->segments, s->segment, &connected))) {
+            *bytes += s->size;
+            memory_replica_release(d, r, s);
+            continue;
+        }
+        left |= s->status == MCFS_REPLICA_COMPLETE;
+        if (kept != i)
+            side->replicas[kept] = *s;
+        kept++;
+    }
+    if (side) /* group and payloads stay where they are in the block */
+        side->count = kept;
+    return left;
+}
+
+uint64_t directory_sweep_segments(struct directory *d)
+{
+    uint64_t gone = 0, bytes = 0;
+    for (uint32_t shard = 0; shard < MCFS_SHARD_COUNT; shard++) {
+        MCFS_LOCK_SCOPE(&d->shards[shard].lock);
+        for (uint32_t i = 0; i <= d->shards[shard].mask;) {
+            uint32_t slot = shard_slot_at(d, shard, i);
+            struct record *r = slot ? record_at(d, slot) : NULL;
+            record_walk_prefetch(d, shard, i);
+            if (!r || !r->side || !record_has_memory(d, r) ||
+                record_drop_memory(d, r, false, &bytes)) {
+                i++;
+                continue;
+            }
+            /* Holders of leases are told; the bytes are gone already. */
+            if (lease_held_by_others(d->leases, slot, 0))
+                change_must_wait(d, slot, 0, NULL);
+            record_delete(d, key_hash(intern_get(d->tenants, r->tenant), record_key(d, r)), slot);
+            gone++; /* and look at this place again: another may have moved up */
+        }
+    }
+    return gone;
+}

@@ -1,0 +1,288 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* RPC methods of memory segments, and what PutStart says of puts into them. */
+#include "master/service_segment.h"
+
+#include "common/cleanup.h"
+#include "common/id.h"
+#include "common/log.h"
+#include "master/evict.h"
+
+#include <inttypes.h>
+
+#define DRAIN_MAX_MS (7ull * 86400 * 1000)
+
+/* ---- puts into memory ---- */
+
+static bool read_strategy(struct mp_reader *p, enum segment_strategy *to)
+{
+    struct mcfs_slice name;
+    return mp_read_str(p, &name) && segment_strategy_parse(name, to);
+}
+
+bool segment_strategy_parse(struct mcfs_slice name, enum segment_strategy *to)
+{
+    *to = SEGMENT_RANDOM;
+    if (mcfs_slice_eq(name, MCFS_SLICE_LITERAL("random")))
+        return true;
+    *to = SEGMENT_FREE_RATIO_FIRST;
+    return mcfs_slice_eq(name, MCFS_SLICE_LITERAL("free_ratio_first"));
+}
+
+bool read_memory_config(struct mp_reader *p, struct mcfs_slice name, struct memory_config *to)
+{
+    if (mcfs_slice_eq(name, MCFS_SLICE_LITERAL("replica_num"))) {
+        to->given = true;
+        return mp_read_uint(p, &to->replica_num);
+    }
+    if (mcfs_slice_eq(name, MCFS_SLICE_LITERAL("allocation_strategy"))) {
+        to->has_strategy = true;
+        return read_strategy(p, &to->strategy);
+    }
+    if (!mcfs_slice_eq(name, MCFS_SLICE_LITERAL("preferred_segments")) ||
+        !mp_read_array(p, &to->preferred_count) || to->preferred_count > PREFERRED_MAX)
+        return false;
+    for (uint32_t i = 0; i < to->preferred_count; i++)
+        if (!mp_read_raw(p, &to->preferred[i]))
+            return false;
+    return true;
+}
+
+int put_start_in_memory(struct master *m, const struct put_start *p, const struct memory_config *c,
+                        struct mcfs_buf *result, struct mcfs_error *err)
+{
+    struct memory_put put = {.replica_num = c->replica_num,
+                             .strategy = c->strategy,
+                             .preferred = c->preferred,
+                             .preferred_count = c->preferred_count};
+    uint64_t version;
+    if (!p->client)
+        return mcfs_fail(err, MCFS_ILLEGAL_CLIENT,
+                         "a put into memory is ended by a node: it needs a session");
+    if (!c->has_strategy)
+        segment_strategy_parse(mcfs_slice_str(m->flags.allocation_strategy), &put.strategy);
+    int rc = directory_put_start_memory(m->directory, p, &put, &version, err);
+    evictor_wake(m->evictor, put.full);
+    if (rc)
+        return -1;
+    mp_put_array(result, 2);
+    mp_put_uint(result, version);
+    mp_put_array(result, put.count);
+    for (uint32_t i = 0; i < put.count; i++) {
+        struct segment_info g = {0};
+        segments_get(directory_segments(m->directory), put.replicas[i].range.segment, 0, &g);
+        mp_put_array(result, 5);
+        mp_put_uint(result, put.replicas[i].id);
+        mp_put_str(result, mcfs_slice(g.name, g.name_len));
+        mp_put_str(result, mcfs_slice(g.endpoint, g.endpoint_len));
+        mp_put_uint(result, put.replicas[i].range.address);
+        mp_put_uint(result, put.replicas[i].range.size);
+    }
+    return 0;
+}
+
+/* ---- methods ---- */
+
+/* Who mounts is a node, and one that serves every tenant. */
+static int read_session(struct master *m, struct mcfs_rpc_request *r, uint64_t session,
+                        uint32_t *node, struct mcfs_error *err)
+{
+    if (session_node(m, session, node, err))
+        return -1;
+    if (!*node)
+        return mcfs_fail(err, MCFS_ILLEGAL_CLIENT, "segments are mounted by nodes: no session");
+    if (mcfs_rpc_key_is_bound(mcfs_rpc_conn_key(r->conn)))
+        return mcfs_fail(err, MCFS_ILLEGAL_CLIENT,
+                         "a segment holds every tenant's objects: not for key '%s', which is bound "
+                         "to tenants",
+                         mcfs_rpc_key_name(mcfs_rpc_conn_key(r->conn)));
+    return 0;
+}
+
+static bool read_text(struct mp_reader *p, char *to, uint8_t *len, struct mcfs_slice *full)
+{
+    if (!mp_read_raw(p, full))
+        return false;
+    *len = (uint8_t)MCFS_MIN(full->len, SEGMENT_TEXT_MAX);
+    if (*len)
+        memcpy(to, full->data, *len);
+    return true;
+}
+
+static void sweep(struct master *m, const char *what, const struct segment_info *g, uint64_t *gone)
+{
+    *gone = directory_sweep_segments(m->directory);
+    mcfs_info("memory segment %.*s is %s; %" PRIu64 " objects went with it", g->name_len, g->name,
+              what, *gone);
+}
+
+int method_mount_segment(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err)
+{
+    struct segment_info g = {0};
+    struct mp_reader *p = &r->params;
+    struct mcfs_slice id, name, endpoint;
+    uint64_t session, swept;
+    bool gone;
+    if (!mp_read_uint(p, &session) || !mp_read_raw(p, &id) ||
+        !read_text(p, g.name, &g.name_len, &name) || !mp_read_uint(p, &g.base) ||
+        !mp_read_uint(p, &g.size) || !read_text(p, g.endpoint, &g.endpoint_len, &endpoint) ||
+        mcfs_id_parse(id, &g.id))
+        return bad_params(r, err);
+    if (name.len > SEGMENT_TEXT_MAX || endpoint.len > SEGMENT_TEXT_MAX)
+        return mcfs_fail(err, MCFS_INVALID_PARAMS,
+                         "a segment's name and endpoint have at most %d bytes", SEGMENT_TEXT_MAX);
+    if (read_session(m, r, session, &g.node, err) ||
+        segments_mount(directory_segments(m->directory), &g,
+                       (uint32_t)m->flags.default_kv_lease_ttl_ms, &gone, err))
+        return -1;
+    if (gone)
+        sweep(m, "mounted in the place of another", &g, &swept);
+    mcfs_info("memory segment %.*s is mounted: %" PRIu64 " bytes", g.name_len, g.name, g.size);
+    mp_put_nil(r->result);
+    return 0;
+}
+
+/* [session, segment id ...]: a segment of the caller's.  0, 1 when there is none (any more), -1. */
+static int read_own(struct master *m, struct mcfs_rpc_request *r, struct segment_info *g,
+                    struct mcfs_error *err)
+{
+    struct segments *s = directory_segments(m->directory);
+    uint64_t session;
+    uint32_t node;
+    struct mcfs_slice text;
+    struct mcfs_id id;
+    if (!mp_read_uint(&r->params, &session) || !mp_read_raw(&r->params, &text) ||
+        mcfs_id_parse(text, &id))
+        return bad_params(r, err);
+    if (read_session(m, r, session, &node, err))
+        return -1;
+    uint32_t number = segments_find(s, id);
+    if (!number || !segments_get(s, number, 0, g))
+        return 1;
+    return g->node == node ? 0
+                           : mcfs_fail(err, MCFS_ILLEGAL_CLIENT, "segment %.*s is another node's",
+                                       g->name_len, g->name);
+}
+
+int method_unmount_segment(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err)
+{
+    struct segment_info g;
+    uint64_t gone = 0;
+    int rc = read_own(m, r, &g, err);
+    if (rc < 0)
+        return -1;
+    if (rc == 0) {
+        segments_kill(directory_segments(m->directory), g.number);
+        sweep(m, "unmounted", &g, &gone);
+    }
+    mp_put_array(r->result, 1);
+    mp_put_uint(r->result, gone);
+    return 0;
+}
+
+int method_graceful_unmount_segment(struct master *m, struct mcfs_rpc_request *r,
+                                    struct mcfs_error *err)
+{
+    struct segment_info g = {0};
+    uint64_t ms;
+    int rc = read_own(m, r, &g, err);
+    if (rc < 0)
+        return -1;
+    if (!mp_read_uint(&r->params, &ms))
+        return bad_params(r, err);
+    if (ms > DRAIN_MAX_MS)
+        return mcfs_fail(err, MCFS_INVALID_PARAMS, "a segment drains for a week at most");
+    if (rc == 0)
+        segments_drain(directory_segments(m->directory), g.number, ms);
+    mp_put_array(r->result, 1);
+    mp_put_uint(r->result, rc == 0 ? g.ranges : 0);
+    return 0;
+}
+
+const char *segment_state_name(uint8_t state)
+{
+    switch (state) {
+    case SEGMENT_OK:
+        return "ok";
+    case SEGMENT_AWAITED:
+        return "awaited";
+    case SEGMENT_DRAINING:
+        return "draining";
+    default:
+        return "gone";
+    }
+}
+
+static void put_segment(struct master *m, struct mcfs_buf *b, const struct segment_info *g)
+{
+    char id[MCFS_ID_TEXT_MAX], node[MCFS_ID_TEXT_MAX] = "";
+    if (g->node)
+        mcfs_id_format(directory_client_id(m->directory, g->node), node);
+    mp_put_array(b, 10);
+    mp_put_cstr(b, mcfs_id_format(g->id, id));
+    mp_put_str(b, mcfs_slice(g->name, g->name_len));
+    mp_put_cstr(b, node);
+    mp_put_str(b, mcfs_slice(g->endpoint, g->endpoint_len));
+    mp_put_uint(b, g->base);
+    mp_put_uint(b, g->size);
+    mp_put_uint(b, g->used);
+    mp_put_uint(b, g->largest_free);
+    mp_put_uint(b, g->ranges);
+    mp_put_cstr(b, segment_state_name(g->state));
+}
+
+/* Segments of a name or an id (NULL: all), as an array; returns how many. */
+static uint32_t put_segments(struct master *m, struct mcfs_buf *b, const struct mcfs_slice *which)
+{
+    struct segments *s = directory_segments(m->directory);
+    struct segment_info g;
+    struct mcfs_id id;
+    bool is_id = which && mcfs_id_parse(*which, &id) == 0;
+    uint32_t count = 0;
+    size_t at = mp_begin_array(b);
+    for (uint32_t i = 1; i <= segments_max(s); i++) {
+        if (!segments_get(s, i, 0, &g) ||
+            (which && !mcfs_slice_eq(mcfs_slice(g.name, g.name_len), *which) &&
+             !(is_id && mcfs_id_eq(g.id, id))))
+            continue;
+        put_segment(m, b, &g);
+        count++;
+    }
+    mp_end_array(b, at, count);
+    return count;
+}
+
+int method_get_all_segments(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err)
+{
+    (void)err;
+    put_segments(m, r->result, NULL);
+    return 0;
+}
+
+int method_query_segment(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err)
+{
+    struct mcfs_slice which;
+    if (!mp_read_raw(&r->params, &which))
+        return bad_params(r, err);
+    return put_segments(m, r->result, &which)
+               ? 0
+               : mcfs_fail(err, MCFS_SEGMENT_NOT_FOUND, "%.*s: no such segment",
+                           (int)MCFS_MIN(which.len, 160), which.data);
+}
+
+/* ---- housekeeping ---- */
+
+static bool is_heard(void *arg, uint32_t node)
+{
+    struct master *m = arg;
+    return nodes_heard_within(m->nodes, node, (int64_t)m->flags.client_ttl_ms);
+}
+
+void segments_tick(struct master *m)
+{
+    struct segments *s = directory_segments(m->directory);
+    segments_release_due(s);
+    if (!segments_expire(s, is_heard, m))
+        return;
+    mcfs_info("%" PRIu64 " objects went with memory segments",
+              directory_sweep_segments(m->directory));
+}
