@@ -4,6 +4,7 @@
 #include "backends/backends.h"
 #include "backends/file_per_key/file_per_key.h"
 #include "backends/offset/offset.h"
+#include "backends/offset/offset_image.h"
 #include "backends/offset/offset_record.h"
 #include "backends/storage_key.h"
 #include "common/buf.h"
@@ -13,7 +14,9 @@
 
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #define CHUNK (1u << 20)
 
@@ -120,13 +123,20 @@ static int check_names(struct store_check *c, const char *const *known, struct m
 }
 
 static int check_catalog(struct store_check *c, struct catalog *catalog, const char *const *known,
-                         struct mcfs_error *err)
+                         bool values_read, struct mcfs_error *err)
 {
     if (!catalog)
         return -1;
-    int rc = check_values(c, &catalog->base, true, err);
+    int rc = check_values(c, &catalog->base, values_read, err);
     catalog_free(catalog);
     return rc ? rc : check_names(c, known, err);
+}
+
+static bool has_index(const char *dir)
+{
+    char path[PATH_MAX];
+    snprintf(path, sizeof(path), "%s/" OFFSET_INDEX, dir);
+    return access(path, F_OK) == 0;
 }
 
 int store_check(struct store_check *c, struct mcfs_error *err)
@@ -136,9 +146,12 @@ int store_check(struct store_check *c, struct mcfs_error *err)
     if (c->layout == &mcfs_bucket_ops)
         return bucket_check(c, err);
     if (c->layout == &mcfs_offset_ops) {
-        const char *const known[] = {OFFSET_DATA, OFFSET_META, OFFSET_META ".tmp", NULL};
-        return check_catalog(c, offset_read(c->dir, true, NULL, &c->sink, &dropped, err), known,
-                             err);
+        static const char unfinished[] = OFFSET_META ".tmp";
+        const char *const known[] = {OFFSET_DATA,  OFFSET_META,    unfinished,
+                                     OFFSET_INDEX, OFFSET_JOURNAL, NULL};
+        struct catalog *catalog = offset_read(c->dir, true, NULL, &c->sink, &dropped, err);
+        /* Mooncake's records are read when they are listed; of ours only the heads are. */
+        return check_catalog(c, catalog, known, catalog && !has_index(c->dir), err);
     }
     return files_check(c, err);
 }
@@ -179,6 +192,50 @@ static int wipe_records(const struct store_check *c, const struct finding *f, si
     return rc;
 }
 
+/* A directory that we wrote: what opening it sets right, and objects that are removed from it. */
+static int repair_written(const struct store_check *c, const struct finding *f, size_t n,
+                          bool *done, struct mcfs_error *err)
+{
+    struct stat st;
+    char path[PATH_MAX];
+    struct mcfs_backend_config config = {.dir = c->dir, .flush_interval_ms = UINT32_MAX};
+    snprintf(path, sizeof(path), "%s/" OFFSET_DATA, c->dir);
+    if (stat(path, &st) == 0)
+        config.capacity_bytes = (uint64_t)st.st_size; /* as it was */
+    struct mcfs_backend *b = mcfs_offset_ops.open(&config, NULL, err);
+    if (!b)
+        return -1;
+    int rc = 0;
+    for (size_t i = 0; i < n && rc == 0; i++) {
+        struct mcfs_backend_name name = {.version = f[i].version};
+        if (f[i].repair == REPAIR_OBJECT) {
+            storage_key_split(f[i].key, &name.tenant, &name.key);
+            if (b->ops->remove(b, &name, 1)) {
+                rc = -1;
+                if (err)
+                    *err = name.err;
+            }
+        }
+        done[i] |= rc == 0 && (f[i].repair == REPAIR_OBJECT || f[i].repair == REPAIR_RECOVER);
+    }
+    return b->ops->close(b, rc ? NULL : err) ? -1 : rc;
+}
+
+/* The lock that opening a store needs is taken for the other part only. */
+static int repair_offset(const struct store_check *c, const struct finding *f, size_t n, bool *done,
+                         struct mcfs_error *err)
+{
+    bool records = false;
+    for (size_t i = 0; i < n; i++)
+        records |= f[i].repair == REPAIR_RECORD;
+    if (records) {
+        _cleanup_fd_ int lock = mcfs_own_dir(c->dir, err);
+        if (lock < 0 || wipe_records(c, f, n, done, err))
+            return -1;
+    }
+    return has_index(c->dir) ? repair_written(c, f, n, done, err) : 0;
+}
+
 static int remove_files(const struct store_check *c, const struct finding *f, size_t n, bool *done,
                         struct mcfs_error *err)
 {
@@ -197,7 +254,7 @@ static int remove_files(const struct store_check *c, const struct finding *f, si
 
 bool store_repair_opens(const struct store_check *c)
 {
-    return c->layout == &mcfs_bucket_ops ||
+    return c->layout == &mcfs_bucket_ops || c->layout == &mcfs_offset_ops ||
            (c->layout == &mcfs_file_per_key_ops && files_are_ours(c->dir));
 }
 
@@ -208,7 +265,7 @@ int store_repair(const struct store_check *c, const struct finding *findings, si
     if (c->layout == &mcfs_bucket_ops)
         return bucket_repair(c, findings, n, done, err);
     if (c->layout == &mcfs_offset_ops)
-        return wipe_records(c, findings, n, done, err);
+        return repair_offset(c, findings, n, done, err);
     if (files_are_ours(c->dir))
         return files_repair(c, findings, n, done, err);
     return remove_files(c, findings, n, done, err);

@@ -17,3 +17,31 @@ uint32_t mcfs_crc32c(uint32_t crc, const void *data, size_t len)
     }
     return ~crc;
 }
+
+/* Polynomials over GF(2) modulo the Castagnoli polynomial, reflected: bit 31 is x^0. */
+#define POLYNOMIAL 0x82f63b78u
+#define ONE 0x80000000u
+
+static uint32_t times(uint32_t a, uint32_t b)
+{
+    uint32_t product = 0;
+    for (uint32_t bit = ONE; bit; bit >>= 1) {
+        if (a & bit)
+            product ^= b;
+        b = b & 1 ? b >> 1 ^ POLYNOMIAL : b >> 1;
+    }
+    return product;
+}
+
+/* Appending n bytes multiplies what was summed before by x^(8n); the inversions at both ends cancel
+ * out. */
+uint32_t mcfs_crc32c_combine(uint32_t a, uint32_t b, uint64_t b_len)
+{
+    uint32_t power = ONE, square = ONE >> 8; /* x^8 */
+    for (; b_len; b_len >>= 1) {
+        if (b_len & 1)
+            power = times(power, square);
+        square = times(square, square);
+    }
+    return times(power, a) ^ b;
+}

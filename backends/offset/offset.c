@@ -3,6 +3,7 @@
 
 #include "backends/offset/offset_meta.h"
 #include "backends/offset/offset_record.h"
+#include "backends/offset/offset_store.h"
 #include "backends/value.h"
 #include "common/cleanup.h"
 #include "common/clock.h"
@@ -23,6 +24,7 @@ struct reading {
     const struct catalog *previous;
     const struct finding_sink *sink;
     uint64_t data_size, dropped;
+    bool is_there;
     int64_t mtime_ns;
     char *key;   /* of the record at hand */
     char *chunk; /* of its value */
@@ -278,6 +280,7 @@ static int read_all(struct reading *r, bool tolerant)
         r->mtime_ns = mcfs_timespec_ns(st.st_mtim);
         c->used_bytes = (uint64_t)st.st_blocks * 512;
         rc = read_nodes(r);
+        r->is_there = true;
     }
     free(r->key);
     free(r->chunk);
@@ -285,9 +288,11 @@ static int read_all(struct reading *r, bool tolerant)
     return rc < 0 ? -1 : 0;
 }
 
-struct catalog *offset_read(const char *dir, bool tolerant, const struct catalog *previous,
-                            const struct finding_sink *sink, uint64_t *dropped,
-                            struct mcfs_error *err)
+struct catalog *offset_read_checkpoint(const char *dir, bool tolerant,
+                                       const struct catalog *previous,
+                                       const struct finding_sink *sink,
+                                       struct offset_checkpoint_found *found,
+                                       struct mcfs_error *err)
 {
     struct reading r = {
         .previous = previous, .sink = sink, .c = catalog_new(&mcfs_offset_ops, dir, sink, err)};
@@ -301,8 +306,120 @@ struct catalog *offset_read(const char *dir, bool tolerant, const struct catalog
         return NULL;
     }
     catalog_seal(r.c);
-    *dropped = r.dropped;
+    *found = (struct offset_checkpoint_found){r.is_there, r.meta.insert_seq, r.dropped};
     return r.c;
+}
+
+/* ---- a directory that we wrote ---- */
+
+/* What is on disk in front of the value, marked; 0 when it cannot be read. */
+static uint32_t mark_on_disk(int fd, uint64_t at)
+{
+    uint8_t head[OFFSET_RECORD_HEAD];
+    struct offset_record rec;
+    if (mcfs_pread_full(fd, head, sizeof(head), at) != sizeof(head) ||
+        offset_record_parse(head, sizeof(head), &rec))
+        return 0;
+    _cleanup_free_ char *key = malloc(rec.key_len);
+    if (!key || mcfs_pread_full(fd, key, rec.key_len, at + sizeof(head)) != (ssize_t)rec.key_len)
+        return 0;
+    return mark_of(head, key, rec.key_len);
+}
+
+static uint32_t mark_of_entry(const struct catalog *c, const struct offset_entry *e)
+{
+    uint8_t head[OFFSET_RECORD_HEAD];
+    struct mcfs_slice key = offset_entry_disk_key(e);
+    if (e->head_stale)
+        return mark_on_disk(c->fd, e->offset);
+    offset_record_build(head, key.data, (uint32_t)key.len, e->size, e->seq, e->record_crc,
+                        e->crc32c);
+    return mark_of(head, key.data, (uint32_t)key.len);
+}
+
+static int newest_last(const void *a, const void *b)
+{
+    const struct offset_entry *x = *(struct offset_entry *const *)a,
+                              *y = *(struct offset_entry *const *)b;
+    int key = mcfs_slice_cmp(offset_entry_key(x), offset_entry_key(y));
+    return key ? key : (x->version > y->version) - (x->version < y->version);
+}
+
+static int take_entry(struct catalog *c, const struct offset_entry *e, struct mcfs_error *err)
+{
+    struct catalog_entry entry = {.key = e->key,
+                                  .key_len = e->key_len,
+                                  .file = OFFSET_DATA,
+                                  .version = e->version,
+                                  .offset = offset_entry_value(e),
+                                  .size = e->size,
+                                  .record = e->offset,
+                                  .mtime_ns = e->attr.mtime_ns,
+                                  .crc32c = e->crc32c,
+                                  .has_crc = e->has_crc,
+                                  .mark = mark_of_entry(c, e)};
+    return catalog_add(c, &entry) ? mcfs_fail_errno(err, ENOMEM, "%s", c->dir) : 0;
+}
+
+/* Of two versions of an object the newer one is shown; the older is on its way out. */
+static int take_image(struct catalog *c, const struct offset_image *image, struct mcfs_error *err)
+{
+    size_t n = 0;
+    int rc = 0;
+    _cleanup_free_ struct offset_entry **all = malloc((image->count + 1) * sizeof(*all));
+    if (!all)
+        return mcfs_fail_errno(err, ENOMEM, "%s", c->dir);
+    for (struct offset_entry *e = image->entries.first; e; e = e->after)
+        all[n++] = e;
+    qsort(all, n, sizeof(*all), newest_last);
+    for (size_t i = 0; i < n && rc == 0; i++)
+        if (i + 1 == n || !mcfs_slice_eq(offset_entry_key(all[i]), offset_entry_key(all[i + 1])))
+            rc = take_entry(c, all[i], err);
+    return rc;
+}
+
+static struct catalog *read_image(const char *dir, const struct finding_sink *sink,
+                                  struct offset_image *image, struct mcfs_error *err)
+{
+    struct stat st;
+    struct catalog *c = catalog_new(&mcfs_offset_ops, dir, sink, err);
+    if (!c)
+        return NULL;
+    c->still_there = still_there;
+    c->fd = openat(c->dir_fd, OFFSET_DATA, O_RDONLY | O_CLOEXEC);
+    int rc = 0;
+    if (c->fd < 0 && errno != ENOENT)
+        rc = mcfs_fail_errno(err, errno, "%s/" OFFSET_DATA, dir);
+    if (c->fd >= 0 && fstat(c->fd, &st) == 0)
+        c->used_bytes = (uint64_t)st.st_blocks * 512;
+    if (rc == 0)
+        rc = offset_image_load(dir, c->fd, sink, image, err);
+    if (rc == 0 && image->state == OFFSET_IMAGE_OURS)
+        rc = take_image(c, image, err);
+    if (rc == 0) {
+        catalog_seal(c);
+        return c;
+    }
+    catalog_free(c);
+    return NULL;
+}
+
+struct catalog *offset_read(const char *dir, bool tolerant, const struct catalog *previous,
+                            const struct finding_sink *sink, uint64_t *dropped,
+                            struct mcfs_error *err)
+{
+    struct offset_checkpoint_found found;
+    struct offset_image image = {0};
+    struct catalog *c = read_image(dir, sink, &image, err);
+    bool ours = image.state == OFFSET_IMAGE_OURS || image.state == OFFSET_IMAGE_NOTHING_KEPT;
+    *dropped = image.dropped;
+    offset_list_free(&image.entries);
+    if (!c || ours)
+        return c;
+    catalog_free(c);
+    c = offset_read_checkpoint(dir, tolerant, previous, sink, &found, err);
+    *dropped = c ? found.dropped : 0;
+    return c;
 }
 
 static struct mcfs_backend *offset_open(const struct mcfs_backend_config *config,
@@ -311,8 +428,8 @@ static struct mcfs_backend *offset_open(const struct mcfs_backend_config *config
 {
     uint64_t dropped = 0;
     struct finding_sink log = {.report = finding_log, .arg = (void *)(uintptr_t)config->dir};
-    if (catalog_check_read_only(config, mcfs_offset_ops.name, err))
-        return NULL;
+    if (!config->read_only)
+        return offset_store_open(config, recovery, err);
     struct catalog *c =
         offset_read(config->dir, false, (struct catalog *)config->previous, &log, &dropped, err);
     return catalog_opened(c, dropped, recovery);

@@ -123,3 +123,54 @@ bool offset_meta_was_evicted(const struct offset_meta *m, struct mcfs_slice key)
     return m->evicted_count &&
            bsearch(&key, m->evicted, m->evicted_count, sizeof(key), by_key) != NULL;
 }
+
+/* ---- writing ---- */
+
+static void put_node(uint8_t *to, const struct mcfs_alloc_node *n)
+{
+    const uint32_t words[6] = {n->data_offset, n->data_size,      n->bin_prev,
+                               n->bin_next,    n->neighbour_prev, n->neighbour_next};
+    memcpy(to, words, sizeof(words));
+    memset(to + sizeof(words), 0, NODE_SIZE - sizeof(words));
+    to[sizeof(words)] = n->used;
+}
+
+static void put_state(struct mcfs_buf *b, const struct mcfs_alloc_state *s)
+{
+    const uint64_t longs[5] = {s->base, s->multiplier_bits, s->capacity, s->allocated_size,
+                               s->allocated_count};
+    const uint32_t words[5] = {s->size, s->current_capacity, s->max_capacity, s->free_storage,
+                               s->used_bins_top};
+    mcfs_buf_append(b, longs, sizeof(longs));
+    mcfs_buf_append(b, words, sizeof(words));
+    mcfs_buf_append(b, s->used_bins, sizeof(s->used_bins));
+    mcfs_buf_append(b, s->bin_heads, sizeof(s->bin_heads));
+    mcfs_buf_append(b, &s->free_offset, sizeof(s->free_offset));
+    size_t bytes = (size_t)s->current_capacity * NODE_SIZE;
+    uint8_t *nodes = mcfs_buf_reserve(b, bytes);
+    for (uint32_t i = 0; nodes && i < s->current_capacity; i++)
+        put_node(nodes + (size_t)i * NODE_SIZE, &s->nodes[i]);
+    b->len += nodes ? bytes : 0;
+    mcfs_buf_append(b, s->free_nodes, (size_t)s->current_capacity * sizeof(*s->free_nodes));
+}
+
+void offset_meta_put(struct mcfs_buf *b, const struct mcfs_alloc_state *state, uint64_t insert_seq)
+{
+    proto_put_int(b, 1, OFFSET_META_VERSION);
+    proto_put_varint(b, 2u << 3 | 2u);
+    proto_put_varint(b, STATE_HEAD + (uint64_t)state->current_capacity * (NODE_SIZE + 4));
+    put_state(b, state);
+    proto_put_int(b, 3, insert_seq);
+}
+
+void offset_meta_put_fifo(struct mcfs_buf *b, uint64_t seq, struct mcfs_slice key)
+{
+    struct mcfs_buf entry = MCFS_BUF_INIT;
+    proto_put_int(&entry, 1, seq);
+    proto_put_bytes(&entry, 2, key);
+    if (entry.failed)
+        b->failed = true;
+    else
+        proto_put_bytes(b, 4, mcfs_slice(entry.data, entry.len));
+    mcfs_buf_free(&entry);
+}

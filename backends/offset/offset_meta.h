@@ -9,6 +9,8 @@
  * is packed little-endian integers; of it only the nodes say where records are.
  */
 
+#include "common/buf.h"
+#include "common/offset_allocator.h"
 #include <mooncakefs/error.h>
 #include <mooncakefs/object.h>
 
@@ -41,5 +43,10 @@ struct offset_node offset_meta_node(const struct offset_meta *m, uint32_t i);
 
 /* Whether a key was evicted in the batch that the checkpoint ended. */
 bool offset_meta_was_evicted(const struct offset_meta *m, struct mcfs_slice key);
+
+/* Appends a checkpoint with this state of the allocator, but without its FIFO (field 4):
+ * offset_meta_put_fifo adds that, one object at a time, the oldest first. */
+void offset_meta_put(struct mcfs_buf *b, const struct mcfs_alloc_state *state, uint64_t insert_seq);
+void offset_meta_put_fifo(struct mcfs_buf *b, uint64_t seq, struct mcfs_slice key);
 
 #endif

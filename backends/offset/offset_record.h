@@ -24,6 +24,14 @@ struct offset_record {
     uint64_t length;   /* of all of it */
 };
 
+/* Where the value of a record with a key of so many bytes begins, from the record's start. */
+uint64_t offset_record_value_at(uint32_t key_len);
+
+/* Writes the head, of OFFSET_RECORD_HEAD bytes, for a record whose key is `key`; value_crc: of the
+ * value, used when the record is to carry a checksum. */
+void offset_record_build(void *head, const void *key, uint32_t key_len, uint32_t value_len,
+                         uint64_t seq, bool has_crc, uint32_t value_crc);
+
 /* Takes a head of OFFSET_RECORD_HEAD bytes apart; NULL, or what is wrong with it. */
 const char *offset_record_parse(const void *head, size_t len, struct offset_record *out);
 

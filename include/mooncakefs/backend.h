@@ -50,6 +50,11 @@ struct mcfs_backend_config {
     uint64_t single_object_min_bytes; /* from this size an object is a file of its own; 1 MiB */
     uint32_t flush_interval_ms;       /* background sync of what was put without sync; 5000 */
     const char *eviction_policy;      /* "none" (default), "fifo", "lru" */
+    /* Offset allocator: */
+    const char *offset_persist;     /* "relaxed" (default), "strict", "disabled" */
+    uint32_t offset_checkpoint_ms;  /* between checkpoints; 60,000 */
+    uint32_t offset_nodes_max;      /* ranges of kv_cache.data, free ones included; 2^24 */
+    bool offset_without_record_crc; /* records that are written carry no checksum */
 };
 
 /* What open found; for status and log lines. */

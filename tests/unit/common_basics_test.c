@@ -56,6 +56,12 @@ Test(crc32c, known_values)
     cr_assert_eq(mcfs_crc32c(0, "123456789", 9), 0xe3069283u);
     cr_assert_eq(mcfs_crc32c(mcfs_crc32c(0, "1234", 4), "56789", 5), 0xe3069283u);
     cr_assert_eq(mcfs_crc32c(0, "", 0), 0u);
+    static const char text[] = "what has been summed once is not read again to be summed";
+    for (size_t i = 0; i < sizeof(text); i++)
+        cr_assert_eq(mcfs_crc32c_combine(mcfs_crc32c(0, text, i),
+                                         mcfs_crc32c(0, text + i, sizeof(text) - i),
+                                         sizeof(text) - i),
+                     mcfs_crc32c(0, text, sizeof(text)));
 }
 
 Test(hash, places_keys_as_libstdcxx_does)

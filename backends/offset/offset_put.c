@@ -1,0 +1,365 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Putting objects: a range, the record in it, a PUT in the journal for the whole batch. */
+#include "backends/offset/offset_store.h"
+
+#include "backends/offset/offset.h"
+#include "backends/offset/offset_record.h"
+#include "backends/value.h"
+#include "common/cleanup.h"
+#include "common/crc32c.h"
+#include "common/file.h"
+
+#include <fcntl.h>
+#include <inttypes.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/uio.h>
+
+#define DISK_RESERVE (16ull << 20)   /* bytes left free for journal and checkpoints */
+#define HEAD_ROOM (3 * OFFSET_BLOCK) /* head and key of a record that we write, and zeros */
+
+/* ---- room ---- */
+
+uint64_t offset_room(const struct offset_store *s, const struct offset_entry *e)
+{
+    uint64_t unit = 1ull << mcfs_offset_allocator_state(s->allocator)->multiplier_bits;
+    return (offset_entry_length(e) + unit - 1) & ~(unit - 1);
+}
+
+static bool disk_has_room(const struct offset_store *s, uint64_t bytes)
+{
+    struct statvfs v;
+    if (bytes < DISK_RESERVE || fstatvfs(s->dir_fd, &v))
+        return true; /* a write will tell */
+    uint64_t free_bytes = (uint64_t)v.f_bavail * v.f_frsize;
+    return free_bytes >= DISK_RESERVE && bytes <= free_bytes - DISK_RESERVE;
+}
+
+static bool allocate(struct offset_store *s, struct offset_entry *e, bool *waits)
+{
+    struct mcfs_alloc_range range;
+    uint64_t length = offset_entry_length(e), limit = s->config.capacity_bytes;
+    MCFS_LOCK_SCOPE(&s->lock);
+    *waits = s->waiting != NULL;
+    if ((limit && (length > limit || s->used_bytes > limit - length)) ||
+        !mcfs_offset_allocate(s->allocator, length, &range))
+        return false;
+    e->offset = range.address;
+    e->node = range.node;
+    e->seq = s->insert_seq++;
+    s->used_bytes += offset_room(s, e);
+    offset_list_add(&s->in_flight, e);
+    return true;
+}
+
+/* Makes what was removed free, as far as readers let it. */
+static void reclaim(struct offset_store *s)
+{
+    if (s->mode == OFFSET_DISABLED)
+        offset_release(s);
+    else if (s->config.offset_without_record_crc)
+        offset_checkpoint(s, NULL);
+    else
+        offset_store_sync(&s->base, NULL);
+}
+
+int offset_take_room(struct offset_store *s, struct offset_entry *e, struct mcfs_error *err)
+{
+    bool waits;
+    if (!disk_has_room(s, e->size))
+        return mcfs_fail(err, MCFS_NO_AVAILABLE_HANDLE, "%s: the disk is full", s->dir);
+    if (allocate(s, e, &waits))
+        return 0;
+    if (waits) {
+        reclaim(s);
+        if (allocate(s, e, &waits))
+            return 0;
+    }
+    uint64_t used, capacity;
+    {
+        MCFS_LOCK_SCOPE(&s->lock);
+        used = s->used_bytes;
+        capacity = mcfs_offset_allocator_state(s->allocator)->capacity;
+    }
+    return mcfs_fail(err, MCFS_NO_AVAILABLE_HANDLE,
+                     "%s: the tier is full (%" PRIu64 " of %" PRIu64
+                     " bytes used; no range of %" PRIu64 " bytes is free)",
+                     s->dir, used, s->config.capacity_bytes ? s->config.capacity_bytes : capacity,
+                     offset_entry_length(e));
+}
+
+void offset_give_up(struct offset_store *s, struct offset_entry *e)
+{
+    {
+        MCFS_LOCK_SCOPE(&s->lock);
+        offset_list_del(&s->in_flight, e);
+        mcfs_offset_release(s->allocator, e->node, offset_entry_length(e));
+        s->used_bytes -= offset_room(s, e);
+    }
+    offset_entry_free(e);
+}
+
+/* ---- the record ---- */
+
+static int data_failed(const struct offset_store *s, struct mcfs_error *err)
+{
+    return mcfs_fail_errno(err, errno, "%s/" OFFSET_DATA, s->dir);
+}
+
+/* Head, key and zeros; returns their length.  buf: HEAD_ROOM. */
+static size_t make_head(const struct offset_entry *e, char *buf)
+{
+    struct mcfs_slice key = offset_entry_disk_key(e);
+    size_t length = (size_t)(offset_entry_value(e) - e->offset);
+    memset(buf, 0, length);
+    offset_record_build(buf, key.data, (uint32_t)key.len, e->size, e->seq, e->record_crc,
+                        e->crc32c);
+    memcpy(buf + OFFSET_RECORD_HEAD, key.data, key.len);
+    return length;
+}
+
+int offset_write_head(struct offset_store *s, const struct offset_entry *e, struct mcfs_error *err)
+{
+    char head[HEAD_ROOM];
+    size_t length = make_head(e, head);
+    return mcfs_pwrite_full(s->data_fd, head, length, e->offset) ? data_failed(s, err) : 0;
+}
+
+static int write_record(struct offset_store *s, const struct offset_entry *e, const void *data,
+                        struct mcfs_error *err)
+{
+    char head[HEAD_ROOM];
+    size_t length = make_head(e, head), whole = length + e->size;
+    struct iovec iov[2] = {{head, length}, {(void *)(uintptr_t)data, e->size}};
+    ssize_t n;
+    do
+        n = pwritev(s->data_fd, iov, 2, (off_t)e->offset);
+    while (n < 0 && errno == EINTR);
+    if (n < 0)
+        return data_failed(s, err);
+    if ((size_t)n == whole)
+        return 0;
+    size_t done = (size_t)n;
+    if (done < length) {
+        if (mcfs_pwrite_full(s->data_fd, head + done, length - done, e->offset + done))
+            return data_failed(s, err);
+        done = length;
+    }
+    return mcfs_pwrite_full(s->data_fd, (const char *)data + (done - length), whole - done,
+                            e->offset + done)
+               ? data_failed(s, err)
+               : 0;
+}
+
+static int copy_record(struct offset_store *s, const struct offset_entry *e, int from,
+                       struct mcfs_error *err)
+{
+    if (offset_write_head(s, e, err))
+        return -1;
+    return mcfs_copy_range(from, 0, s->data_fd, offset_entry_value(e), e->size)
+               ? data_failed(s, err)
+               : 0;
+}
+
+/* ---- one item ---- */
+
+static const char *staging_of(const struct mcfs_backend_put *item)
+{
+    return item->data ? NULL : item->staging_path;
+}
+
+static int open_staging(const struct mcfs_backend_put *item, int *fd, struct mcfs_error *err)
+{
+    struct stat st;
+    _cleanup_fd_ int from = open(item->staging_path, O_RDONLY | O_CLOEXEC);
+    if (from < 0 || fstat(from, &st))
+        return mcfs_fail_errno(err, errno, "%s", item->staging_path);
+    if (!S_ISREG(st.st_mode) || (uint64_t)st.st_size != item->object.size)
+        return mcfs_fail(err, MCFS_INVALID_PARAMS, "%s: not a file of %" PRIu64 " bytes",
+                         item->staging_path, item->object.size);
+    *fd = mcfs_steal_fd(&from);
+    return 0;
+}
+
+static int fill(struct offset_store *s, struct offset_entry *e, const struct mcfs_backend_put *item,
+                int from, struct mcfs_error *err)
+{
+    const struct mcfs_object *o = &item->object;
+    const void *data = item->data ? item->data : "";
+    struct value_place v = {from, 0, e->size};
+    e->version = o->version;
+    e->attr = o->attr;
+    e->crc32c = o->crc32c;
+    e->data_type = o->data_type;
+    e->record_crc = !s->config.offset_without_record_crc;
+    e->checked = OFFSET_GOOD;
+    if (!o->has_crc) {
+        e->crc32c = from < 0 ? mcfs_crc32c(0, data, e->size) : 0;
+        if (from >= 0 && value_checksum(&v, &e->crc32c, err))
+            return mcfs_error_prefix(err, "%s", item->staging_path);
+    }
+    e->has_crc = true;
+    return 0;
+}
+
+/* Writes the record of an item; NULL when that failed (err), or when it is stored already. */
+static struct offset_entry *prepare(struct offset_store *s, struct mcfs_backend_put *item,
+                                    struct mcfs_error *err)
+{
+    const struct mcfs_object *o = &item->object;
+    _cleanup_buf_ struct mcfs_buf key = MCFS_BUF_INIT;
+    _cleanup_fd_ int from = -1;
+    if (storage_key(o->tenant, o->key, &key, err))
+        return NULL;
+    struct mcfs_slice k = mcfs_slice(key.data, key.len);
+    struct offset_stripe *stripe = offset_stripe(s, k);
+    {
+        MCFS_LOCK_SCOPE(&stripe->lock);
+        if (offset_index_find(stripe, k, o->version))
+            return NULL;
+    }
+    if (o->size > UINT32_MAX) {
+        mcfs_fail_errno(err, EFBIG, "%" PRIu64 " bytes: the offset store's objects are below 4 GiB",
+                        o->size);
+        return NULL;
+    }
+    if (!item->data && !item->staging_path && o->size > 0) {
+        mcfs_fail(err, MCFS_INVALID_PARAMS, "a put without data");
+        return NULL;
+    }
+    if (staging_of(item) && open_staging(item, &from, err))
+        return NULL;
+    struct offset_entry *e = offset_entry_new(k);
+    if (!e) {
+        mcfs_fail_errno(err, ENOMEM, "index");
+        return NULL;
+    }
+    e->size = (uint32_t)o->size;
+    e->refs = 1; /* the batch's, which looks at it again */
+    if (fill(s, e, item, from, err) || offset_take_room(s, e, err)) {
+        offset_entry_free(e);
+        return NULL;
+    }
+    if (from >= 0 ? copy_record(s, e, from, err)
+                  : write_record(s, e, item->data ? item->data : "", err)) {
+        offset_give_up(s, e);
+        return NULL;
+    }
+    return e;
+}
+
+/* ---- the batch ---- */
+
+struct batch {
+    struct offset_entry **written; /* in flight; NULL: none */
+    struct offset_entry **stored;  /* entered by this batch */
+    struct mcfs_backend_put *items;
+    size_t n;
+    uint64_t end; /* of the journal behind it */
+};
+
+static void fail_all(struct batch *b, const struct mcfs_error *err)
+{
+    for (size_t i = 0; i < b->n; i++)
+        if (b->stored[i])
+            b->items[i].err = *err;
+}
+
+/* What was entered is out again.  The caller holds the store's lock. */
+static void take_back(struct offset_store *s, struct batch *b)
+{
+    for (size_t i = 0; i < b->n; i++)
+        if (b->stored[i] && !b->stored[i]->dead)
+            offset_index_kill(s, b->stored[i]);
+}
+
+/* Enters what is written; of two puts of a version the second one stays in flight. */
+static void publish(struct offset_store *s, struct batch *b)
+{
+    _cleanup_buf_ struct mcfs_buf records = MCFS_BUF_INIT;
+    struct mcfs_error err = MCFS_ERROR_INIT;
+    MCFS_LOCK_SCOPE(&s->lock);
+    for (size_t i = 0; i < b->n; i++) {
+        struct offset_entry *e = b->written[i];
+        struct mcfs_slice key = e ? offset_entry_key(e) : mcfs_slice("", 0);
+        if (!e || offset_index_find(offset_stripe(s, key), key, e->version))
+            continue;
+        if (offset_index_add(s, e)) {
+            mcfs_fail_errno(&b->items[i].err, ENOMEM, "index");
+            continue;
+        }
+        struct offset_log_record r = offset_entry_record(e);
+        offset_log_put_record(&records, &r);
+        offset_list_del(&s->in_flight, e);
+        offset_list_add(&s->all, e);
+        b->stored[i] = e;
+        b->written[i] = NULL;
+    }
+    if (records.len && offset_journal_append(s, &records, &err)) {
+        take_back(s, b);
+        fail_all(b, &err);
+    }
+    b->end = s->journal_end;
+}
+
+/* Each batch of a strict store is durable before it is acknowledged. */
+static void make_durable(struct offset_store *s, struct batch *b)
+{
+    _cleanup_buf_ struct mcfs_buf records = MCFS_BUF_INIT;
+    struct mcfs_error err = MCFS_ERROR_INIT;
+    if (offset_sync_to(s, b->end, &err) == 0)
+        return;
+    fail_all(b, &err);
+    MCFS_LOCK_SCOPE(&s->lock);
+    for (size_t i = 0; i < b->n; i++) {
+        if (!b->stored[i] || b->stored[i]->dead)
+            continue;
+        struct offset_log_record r = {.type = OFFSET_LOG_DELETE, .seq = b->stored[i]->seq};
+        offset_log_put_record(&records, &r);
+    }
+    offset_journal_append(s, &records, NULL); /* as far as that goes */
+    take_back(s, b);
+}
+
+static void put_batch(struct offset_store *s, struct batch *b)
+{
+    for (size_t i = 0; i < b->n; i++)
+        b->written[i] = prepare(s, &b->items[i], &b->items[i].err);
+    publish(s, b);
+    bool any = false;
+    for (size_t i = 0; i < b->n; i++) {
+        if (b->written[i])
+            offset_give_up(s, b->written[i]);
+        any |= b->stored[i] && !b->items[i].err.code;
+    }
+    if (any && s->mode == OFFSET_STRICT)
+        make_durable(s, b);
+    for (size_t i = 0; i < b->n; i++) {
+        if (b->stored[i])
+            atomic_fetch_sub(&b->stored[i]->refs, 1);
+        if (b->items[i].err.code)
+            continue;
+        if (staging_of(&b->items[i]))
+            unlink(b->items[i].staging_path);
+        if (b->stored[i])
+            atomic_fetch_add_explicit(&s->puts, 1, memory_order_relaxed);
+    }
+}
+
+size_t offset_store_put(struct mcfs_backend *base, struct mcfs_backend_put *items, size_t n)
+{
+    struct offset_store *s = (struct offset_store *)base;
+    size_t failed = 0;
+    _cleanup_free_ struct offset_entry **entries = calloc(2 * n + 1, sizeof(*entries));
+    struct batch b = {.written = entries, .stored = entries + n, .items = items, .n = n};
+    for (size_t i = 0; i < n; i++)
+        items[i].err = (struct mcfs_error)MCFS_ERROR_INIT;
+    if (entries)
+        put_batch(s, &b);
+    for (size_t i = 0; i < n; i++) {
+        if (!entries)
+            mcfs_fail_errno(&items[i].err, ENOMEM, "put");
+        failed += items[i].err.code != MCFS_OK;
+    }
+    return failed;
+}
