@@ -237,6 +237,10 @@ struct mcfs_backend_reader *catalog_reader_open(struct mcfs_backend *b, struct m
     struct catalog_entry *e = catalog_lookup(c, tenant, key, version, err);
     if (!e)
         return NULL;
+    if (atomic_load(&e->leaving)) {
+        storage_gone(key, err);
+        return NULL;
+    }
     if (atomic_load_explicit(&e->bad, memory_order_relaxed)) {
         mcfs_fail(err, MCFS_CHECKSUM_MISMATCH, "%s/%s: %.*s is damaged", c->dir, e->file,
                   (int)MCFS_MIN(key.len, 120), key.data);

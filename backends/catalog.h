@@ -36,6 +36,7 @@ struct catalog_entry {
     size_t at;       /* among all; the catalog's own */
     atomic_bool bad; /* its checksum was found wrong after the directory was opened */
     atomic_bool forgotten;
+    atomic_bool leaving; /* held back by an eviction of who shows the catalog */
 };
 
 struct catalog {

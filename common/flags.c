@@ -69,7 +69,7 @@ int mcfs_parse_duration(const char *text, uint32_t unit_ms, uint64_t *ms)
     return 0;
 }
 
-static int parse_bool(const char *text, bool *v)
+int mcfs_parse_bool(const char *text, bool *v)
 {
     static const char *const yes[] = {"true", "1", "yes", "on"};
     static const char *const no[] = {"false", "0", "no", "off"};
@@ -103,7 +103,7 @@ static int store(const struct mcfs_flag *f, void *options, const char *text)
     char *end;
     switch (f->type) {
     case MCFS_FLAG_BOOL:
-        return parse_bool(text, at);
+        return mcfs_parse_bool(text, at);
     case MCFS_FLAG_U32:
         if (mcfs_parse_u64(text, &v) || v > UINT32_MAX)
             return -1;
@@ -258,7 +258,7 @@ int mcfs_flags_parse_argv(const struct mcfs_flag *table, void *options, int *arg
         /* "--flag value"; a bool takes the next word only when it is one. */
         bool b;
         if (f && !value && i + 1 < *argc &&
-            (f->type != MCFS_FLAG_BOOL || parse_bool(argv[i + 1], &b) == 0))
+            (f->type != MCFS_FLAG_BOOL || mcfs_parse_bool(argv[i + 1], &b) == 0))
             value = argv[++i];
         if (mcfs_flags_set(table, options, name, len, value, err))
             return -1;

@@ -68,6 +68,7 @@ void mcfs_flags_help(const struct mcfs_flag *table, FILE *to);
 void mcfs_flags_free(const struct mcfs_flag *table, void *options);
 
 /* Parsers for single values, for use elsewhere; 0 or -1. */
+int mcfs_parse_bool(const char *text, bool *v);
 int mcfs_parse_u64(const char *text, uint64_t *v);
 int mcfs_parse_size(const char *text, uint64_t *bytes);
 int mcfs_parse_duration(const char *text, uint32_t unit_ms, uint64_t *ms);

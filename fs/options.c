@@ -14,7 +14,7 @@
 #define OFFLOAD_SOURCE "offload:"
 #define AT(field) offsetof(struct mount_options, field)
 
-static const struct mcfs_flag table[] = {
+static struct mcfs_flag table[] = {
     {"tenant", MCFS_FLAG_STRING, AT(tenant), NULL, NULL,
      "confine the mount to one tenant; keys/ shows 'default' otherwise", 0},
     {"storage_path", MCFS_FLAG_STRING, AT(storage_path), NULL, "MOONCAKE_OFFLOAD_FILE_STORAGE_PATH",
@@ -179,11 +179,43 @@ static const char *ratio_origin(const char *name, double value, char *out, size_
     return origin(name, text && same ? text : "", out, cap);
 }
 
-static int check_eviction(const struct mount_options *o, struct mcfs_error *err)
+/* Mooncake's stores are told about eviction by variables of their own. */
+static void use_variables_of(const char *backend)
+{
+    static const struct {
+        const char *backend, *option, *variable;
+    } own[] = {
+        {"bucket_storage_backend", "eviction", "MOONCAKE_OFFLOAD_BUCKET_EVICTION_POLICY"},
+        {"bucket_storage_backend", "eviction_high",
+         "MOONCAKE_OFFLOAD_DISK_EVICTION_HIGH_WATERMARK_RATIO"},
+        {"bucket_storage_backend", "eviction_low",
+         "MOONCAKE_OFFLOAD_DISK_EVICTION_LOW_WATERMARK_RATIO"},
+        {"offset_allocator_storage_backend", "eviction", "MOONCAKE_OFFSET_EVICTION_POLICY"},
+        {"offset_allocator_storage_backend", "eviction_high",
+         "MOONCAKE_OFFSET_EVICTION_HIGH_RATIO"},
+        {"offset_allocator_storage_backend", "eviction_low", "MOONCAKE_OFFSET_EVICTION_LOW_RATIO"},
+        {"file_per_key_storage_backend", "eviction", "MOONCAKE_OFFLOAD_ENABLE_EVICTION"},
+    };
+    for (size_t i = 0; i < MCFS_ARRAY_SIZE(own); i++)
+        if (strcmp(own[i].backend, backend) == 0)
+            for (struct mcfs_flag *f = table; f->name; f++)
+                if (strcmp(f->name, own[i].option) == 0)
+                    f->env = own[i].variable;
+}
+
+static int check_eviction(struct mount_options *o, struct mcfs_error *err)
 {
     static const char *const policies[] = {"none", "fifo", "lru"};
     char high[128], low[128];
-    bool known = false;
+    bool known = false, on;
+    /* The file-per-key store's variable only says whether. */
+    if (mcfs_parse_bool(o->eviction, &on) == 0) {
+        char *policy = strdup(on ? "fifo" : "none");
+        if (!policy)
+            return mcfs_fail_errno(err, ENOMEM, "options");
+        free(o->eviction);
+        o->eviction = policy;
+    }
     for (size_t i = 0; i < MCFS_ARRAY_SIZE(policies); i++)
         known |= strcmp(o->eviction, policies[i]) == 0;
     if (!known)
@@ -238,11 +270,10 @@ static int parse_numbers(struct mount_options *o, struct mcfs_error *err)
     return check_eviction(o, err);
 }
 
-int mount_options_parse(struct mount_options *o, int argc, char **argv, struct mcfs_error *err)
+/* Everything but what the options mean together; up to two words that are none. */
+static int parse_words(struct mount_options *o, int argc, char **argv, char *words[2], int *count,
+                       struct mcfs_error *err)
 {
-    char *words[2] = {NULL, NULL};
-    int count = 0;
-    memset(o, 0, sizeof(*o));
     if (mcfs_flags_init(table, o, err))
         return -1;
     for (int i = 1; i < argc; i++) {
@@ -267,13 +298,29 @@ int mount_options_parse(struct mount_options *o, int argc, char **argv, struct m
                 return -1;
         } else if (a[0] == '-') {
             return mcfs_fail(err, MCFS_INVALID_PARAMS, "unknown option '%s'; see -h", a);
-        } else if (count == 2) {
+        } else if (*count == 2) {
             return mcfs_fail(err, MCFS_INVALID_PARAMS,
                              "'%s' is one word too many: mooncakefs [SOURCE] MOUNTPOINT", a);
         } else {
-            words[count++] = argv[i];
+            words[(*count)++] = argv[i];
         }
     }
+    return 0;
+}
+
+int mount_options_parse(struct mount_options *o, int argc, char **argv, struct mcfs_error *err)
+{
+    char *words[2] = {NULL, NULL};
+    int count = 0;
+    memset(o, 0, sizeof(*o));
+    /* Which store it is decides which variables count. */
+    int rc = parse_words(o, argc, argv, words, &count, &(struct mcfs_error){0});
+    use_variables_of(rc == 0 && o->backend ? o->backend : "bucket_storage_backend");
+    mount_options_free(o);
+    memset(o, 0, sizeof(*o));
+    count = 0;
+    if (parse_words(o, argc, argv, words, &count, err))
+        return -1;
     if (o->help || o->version)
         return 0;
     if (count == 0)

@@ -19,8 +19,6 @@ static void set_defaults(struct mcfs_backend_config *c)
         c->bucket_keys_limit = 500;
     if (!c->single_object_min_bytes)
         c->single_object_min_bytes = 1ull << 20;
-    if (c->eviction_policy && strcmp(c->eviction_policy, "none") == 0)
-        c->eviction_policy = NULL;
 }
 
 static void destroy(struct store *s)
@@ -85,12 +83,8 @@ static struct store *create(const struct mcfs_backend_config *config)
 static int open_dir(struct store *s, const char *dir, struct mcfs_error *err)
 {
     bool read_only = s->config.read_only;
-    const char *policy = s->config.eviction_policy;
-    s->evict_lru = policy && strcmp(policy, "lru") == 0;
-    s->evicts = s->evict_lru || (policy && strcmp(policy, "fifo") == 0);
-    if (policy && !s->evicts) /* set_defaults has made NULL of "none" */
-        return mcfs_fail(err, MCFS_INVALID_PARAMS, "eviction policy '%s' is not none, fifo or lru",
-                         policy);
+    if (store_init_order(s, s->config.eviction_policy, err))
+        return -1;
     if (!read_only && mcfs_make_dirs(dir, 0755, err))
         return -1;
     s->dir = realpath(dir, NULL);
@@ -114,7 +108,8 @@ struct mcfs_backend *store_open_checked(const struct mcfs_backend_config *config
         return NULL;
     }
     s->sink = sink;
-    if (open_dir(s, config->dir, err) || store_recover(s, recovery, err) || order_begin(s, err) ||
+    if (open_dir(s, config->dir, err) || store_recover(s, recovery, err) ||
+        evict_order_begin(&s->order, err) ||
         (!config->read_only &&
          !(s->flusher = flush_thread_start(s->config.flush_interval_ms, store_has_work, store_flush,
                                            s, err)))) {
@@ -193,8 +188,8 @@ static void store_stats(struct mcfs_backend *b, struct mcfs_backend_stats *out)
                                        .removes = atomic_load(&s->removes),
                                        .reads = atomic_load(&s->reads),
                                        .syncs = atomic_load(&s->syncs),
-                                       .evictions = atomic_load(&s->evictions),
-                                       .evicted_bytes = atomic_load(&s->evicted_bytes),
+                                       .evictions = atomic_load(&s->order.evictions),
+                                       .evicted_bytes = atomic_load(&s->order.evicted_bytes),
                                        .checksum_errors = atomic_load(&s->checksum_errors)};
     if (!out->capacity_bytes && fstatvfs(s->dir_fd, &v) == 0)
         out->capacity_bytes = used + (uint64_t)v.f_bavail * v.f_frsize;

@@ -22,6 +22,7 @@
  */
 
 #include "backends/bucket/bucket_log.h"
+#include "backends/evict_order.h"
 #include "backends/finding.h"
 #include "backends/flush_thread.h"
 #include "backends/shared_sync.h"
@@ -80,8 +81,7 @@ struct entry {
     struct entry *before, *after; /* in its bucket; under the bucket's lock */
     char *key; /* storage key; changes under the stripes' and the bucket's lock */
     uint64_t version, offset, size;
-    struct entry *older, *newer; /* of its stripe, where the store evicts; the stripe's lock */
-    uint64_t used; /* lru: the store's clock when it was put or opened last; likewise */
+    struct evict_link evict;
     struct mcfs_attr attr;
     uint32_t key_len, crc32c;
     union {
@@ -90,7 +90,6 @@ struct entry {
     };
     uint8_t data_type;
     bool has_crc, dead;
-    bool leaving;                      /* held back by an eviction; under its stripe's lock */
     _Atomic(enum check_state) checked; /* since the store was opened */
     bool key_inline;                   /* the storage key lies before the value */
     bool bare; /* on disk without "default", 0x00: from before Mooncake had tenants */
@@ -108,7 +107,7 @@ struct index_stripe {
     pthread_cond_t put_done;
     struct pending_put *pending;
     struct mcfs_table table;
-    struct entry *oldest, *newest; /* in the order of eviction; empty where nothing evicts */
+    struct evict_line line;
 } __attribute__((aligned(64)));
 
 struct store {
@@ -117,8 +116,7 @@ struct store {
     char *dir;
     const struct finding_sink *sink; /* the store is being checked: findings go here, not the log */
     int dir_fd, lock_fd;
-    bool evicts, evict_lru;
-    bool ordered;     /* recovery is over: the stripes' lists are sorted */
+    struct evict_order order;
     uint32_t fds_max; /* data files kept open without a user */
     struct index_stripe stripes[INDEX_STRIPES];
 
@@ -138,8 +136,6 @@ struct store {
     struct flush_thread *flusher;
 
     _Atomic uint64_t objects, object_bytes, live_bytes, used_bytes, index_bytes;
-    _Atomic uint64_t use_clock; /* lru: counts puts and opens */
-    _Atomic uint64_t evictions, evicted_bytes;
     _Atomic uint64_t puts, removes, reads, syncs, checksum_errors, bucket_count;
 };
 
@@ -295,16 +291,8 @@ int64_t store_evict_choose(struct mcfs_backend *b, struct mcfs_backend_cursor *a
 size_t store_evict_hold(struct mcfs_backend *b, struct mcfs_backend_victim *victims, size_t n);
 size_t store_evict_end(struct mcfs_backend *b, struct mcfs_backend_victim *victims, size_t n);
 
-/* Takes an entry of the index into its stripe's order, or out of it; nothing where the store does
- * not evict.  The caller holds the stripe's lock. */
-void order_add(struct store *s, struct index_stripe *stripe, struct entry *e);
-void order_del(struct store *s, struct index_stripe *stripe, struct entry *e);
-
-/* Notes for lru that an entry was opened.  The caller holds its stripe's lock. */
-void order_used(struct store *s, struct index_stripe *stripe, struct entry *e);
-
-/* Sorts what recovery has found; before that entries are taken in as they come. */
-int order_begin(struct store *s, struct mcfs_error *err);
+/* Before anything is entered in the index. */
+int store_init_order(struct store *s, const char *policy, struct mcfs_error *err);
 
 /* ---- bucket_seal.c ---- */
 

@@ -91,7 +91,7 @@ static int rekey_locked(struct store *s, struct index_stripe *from_stripe,
 {
     struct entry *e = index_find(from_stripe, r->key, r->version);
     struct entry *there = index_find(to_stripe, r->new_key, r->new_version);
-    if (!e || e->leaving || e == there)
+    if (!e || e->evict.leaving || e == there)
         return there ? 0 : storage_gone(r->key, err);
     if (there)
         return mcfs_fail(err, MCFS_OBJECT_ALREADY_EXISTS, "%.*s: this version is stored already",

@@ -47,7 +47,7 @@ int index_add(struct store *s, struct index_stripe *stripe, struct entry *e)
 {
     if (mcfs_table_add(&stripe->table, e))
         return -1;
-    order_add(s, stripe, e);
+    evict_order_add(&s->order, &stripe->line, &e->evict);
     atomic_fetch_add(&s->objects, 1);
     atomic_fetch_add(&s->object_bytes, e->size);
     atomic_fetch_add(&s->index_bytes, entry_memory(e));
@@ -58,7 +58,7 @@ void index_del(struct store *s, struct index_stripe *stripe, struct entry *e)
 {
     if (!mcfs_table_del(&stripe->table, e))
         return;
-    order_del(s, stripe, e);
+    evict_order_del(&s->order, &stripe->line, &e->evict);
     atomic_fetch_sub(&s->objects, 1);
     atomic_fetch_sub(&s->object_bytes, e->size);
     atomic_fetch_sub(&s->index_bytes, entry_memory(e));

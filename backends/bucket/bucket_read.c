@@ -27,7 +27,7 @@ struct mcfs_backend_reader *store_reader_open(struct mcfs_backend *b, struct mcf
         MCFS_LOCK_SCOPE(&stripe->lock);
         struct entry *e = index_find(stripe, k, version);
         *r = (struct reader){.base = {&mcfs_bucket_ops}, .store = s, .entry = e};
-        if (!e || e->leaving) {
+        if (!e || e->evict.leaving) {
             storage_gone(key, err);
             free(r);
             return NULL;
@@ -42,7 +42,7 @@ struct mcfs_backend_reader *store_reader_open(struct mcfs_backend *b, struct mcf
             return NULL;
         }
         e->readers++;
-        order_used(s, stripe, e);
+        evict_order_used(&s->order, &stripe->line, &e->evict);
     }
     fd_cache_trim(s);
     atomic_fetch_add_explicit(&s->reads, 1, memory_order_relaxed);

@@ -75,10 +75,9 @@ static int open_dirs(struct files *s, const char *dir, struct mcfs_error *err)
     const struct mcfs_backend_config *c = &s->config;
     bool read_only = c->read_only;
     struct stat st;
-    if (c->eviction_policy && strcmp(c->eviction_policy, "none") != 0)
-        return mcfs_fail(err, MCFS_INVALID_PARAMS,
-                         "eviction policy '%s' is not supported by the file-per-key store",
-                         c->eviction_policy);
+    if (files_init_order(s, c->eviction_policy, err))
+        return -1;
+    s->config.eviction_policy = NULL;
     if (strcmp(c->fsdir, FILES_DIR) == 0)
         return mcfs_fail(err, MCFS_INVALID_PARAMS,
                          "fsdir: '" FILES_DIR "' is the folder of what we write ourselves");
@@ -148,7 +147,7 @@ static int recover(struct files *s, struct mcfs_backend_recovery *out, struct mc
         return -1;
     if (!s->config.read_only && write_marker(s, err))
         return -1;
-    if (mooncake_open(s, err))
+    if (evict_order_begin(&s->order, err) || mooncake_open(s, err))
         return -1;
     if (s->mooncake) {
         out->objects += s->mooncake->count;
@@ -247,6 +246,8 @@ static void files_stats(struct mcfs_backend *b, struct mcfs_backend_stats *out)
         .removes = atomic_load(&s->removes),
         .reads = atomic_load(&s->reads),
         .syncs = atomic_load(&s->syncs),
+        .evictions = atomic_load(&s->order.evictions),
+        .evicted_bytes = atomic_load(&s->order.evicted_bytes),
         .checksum_errors = atomic_load(&s->checksum_errors) + theirs.checksum_errors};
     out->dead_bytes = used > out->object_bytes ? used - out->object_bytes : 0;
     if (!out->capacity_bytes && fstatvfs(s->dir_fd, &v) == 0)
@@ -263,6 +264,9 @@ const struct mcfs_backend_ops mcfs_file_per_key_ops = {
     .reader_read = files_reader_read,
     .reader_verify = files_reader_verify,
     .reader_is_verified = files_reader_is_verified,
+    .evict_choose = files_evict_choose,
+    .evict_hold = files_evict_hold,
+    .evict_end = files_evict_end,
     .remove = files_remove,
     .rekey = files_rekey,
     .set_attr = files_set_attr,

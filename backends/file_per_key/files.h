@@ -33,6 +33,7 @@
 
 #include "backends/bucket/bucket_log.h"
 #include "backends/catalog.h"
+#include "backends/evict_order.h"
 #include "backends/flush_thread.h"
 #include "backends/shared_sync.h"
 #include "backends/storage_key.h"
@@ -52,6 +53,7 @@ struct file_entry {
     struct file_entry *before, *after; /* in its shard, by id; under the shard's lock */
     char *key;                         /* storage key; changes under the stripes' and shard's */
     uint64_t version, id, size;
+    struct evict_link evict; /* under its stripe's lock */
     struct mcfs_attr attr;
     uint32_t key_len, crc32c;
     _Atomic uint32_t users; /* being stored is one; readers and scans */
@@ -96,6 +98,7 @@ struct file_stripe {
     pthread_cond_t put_done;
     struct file_pending *pending;
     struct mcfs_table table;
+    struct evict_line line;
 } __attribute__((aligned(64)));
 
 enum files_marker { MARKER_GOOD, MARKER_MISSING, MARKER_DAMAGED };
@@ -114,6 +117,7 @@ struct files {
 
     struct catalog *mooncake; /* Mooncake's own files, or NULL */
     uint64_t mooncake_dropped;
+    struct evict_order order;
     atomic_bool folders_made;   /* since the last sync */
     atomic_bool mooncake_dirty; /* some were removed since the last sync */
 
@@ -209,6 +213,9 @@ int mooncake_open(struct files *s, struct mcfs_error *err);
 bool mooncake_has(const struct files *s, struct mcfs_slice tenant, struct mcfs_slice key,
                   uint64_t version);
 
+/* Holds one back, or takes that back; false when it is not there, or was so before. */
+bool mooncake_mark(struct files *s, const struct mcfs_backend_victim *v, bool leaving);
+
 /* Removes a file of Mooncake's. It is fine when there is none. */
 int mooncake_remove(struct files *s, struct mcfs_slice tenant, struct mcfs_slice key,
                     uint64_t version, struct mcfs_error *err);
@@ -229,6 +236,17 @@ int64_t files_reader_read(struct mcfs_backend_reader *r, void *buf, size_t len, 
 int files_reader_verify(struct mcfs_backend_reader *r, struct mcfs_error *err);
 bool files_reader_is_verified(const struct mcfs_backend_reader *r);
 int files_scan(struct mcfs_backend *b, mcfs_backend_scan_fn fn, void *arg, struct mcfs_error *err);
+
+/* ---- files_evict.c ---- */
+
+/* Before anything is entered in the index. */
+int files_init_order(struct files *s, const char *policy, struct mcfs_error *err);
+
+/* As in the table.  Mooncake's files are older than all that is ours. */
+int64_t files_evict_choose(struct mcfs_backend *b, struct mcfs_backend_cursor *at, uint64_t bytes,
+                           struct mcfs_backend_victim *out, size_t max, struct mcfs_error *err);
+size_t files_evict_hold(struct mcfs_backend *b, struct mcfs_backend_victim *victims, size_t n);
+size_t files_evict_end(struct mcfs_backend *b, struct mcfs_backend_victim *victims, size_t n);
 
 /* ---- files_sync.c ---- */
 

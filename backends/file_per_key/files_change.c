@@ -76,7 +76,7 @@ static int rekey_locked(struct files *s, struct file_stripe *from, struct file_s
 {
     struct file_entry *e = file_find(&from->table, r->key, r->version);
     struct file_entry *there = file_find(&to->table, r->new_key, r->new_version);
-    if (!e || e == there)
+    if (!e || e->evict.leaving || e == there)
         return there ? 0 : storage_gone(r->key, err);
     if (there)
         return mcfs_fail(err, MCFS_OBJECT_ALREADY_EXISTS, "%.*s: this version is stored already",

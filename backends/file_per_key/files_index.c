@@ -43,6 +43,7 @@ int file_index_add(struct files *s, struct file_stripe *stripe, struct file_entr
 {
     if (mcfs_table_add(&stripe->table, e))
         return -1;
+    evict_order_add(&s->order, &stripe->line, &e->evict);
     atomic_fetch_add(&s->objects, 1);
     atomic_fetch_add(&s->object_bytes, e->size);
     atomic_fetch_add(&s->index_bytes, memory_of(e));
@@ -53,6 +54,7 @@ void file_index_del(struct files *s, struct file_stripe *stripe, struct file_ent
 {
     if (!mcfs_table_del(&stripe->table, e))
         return;
+    evict_order_del(&s->order, &stripe->line, &e->evict);
     atomic_fetch_sub(&s->objects, 1);
     atomic_fetch_sub(&s->object_bytes, e->size);
     atomic_fetch_sub(&s->index_bytes, memory_of(e));

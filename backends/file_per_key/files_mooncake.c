@@ -43,6 +43,13 @@ bool mooncake_has(const struct files *s, struct mcfs_slice tenant, struct mcfs_s
     return find(s, tenant, key, version) != NULL;
 }
 
+bool mooncake_mark(struct files *s, const struct mcfs_backend_victim *v, bool leaving)
+{
+    struct catalog_entry *e = find(s, v->tenant, v->key, v->version);
+    bool other = !leaving;
+    return e && atomic_compare_exchange_strong(&e->leaving, &other, leaving);
+}
+
 int mooncake_remove(struct files *s, struct mcfs_slice tenant, struct mcfs_slice key,
                     uint64_t version, struct mcfs_error *err)
 {
@@ -97,7 +104,7 @@ int mooncake_adopt(struct files *s, struct mcfs_slice tenant, struct mcfs_slice 
 {
     struct catalog_entry *e = find(s, tenant, key, version);
     char path[PATH_MAX];
-    if (!e)
+    if (!e || atomic_load(&e->leaving))
         return 0;
     struct mcfs_backend_put item = {.object = {.tenant = tenant,
                                                .key = key,

@@ -15,13 +15,18 @@ struct reader {
     int fd;
 };
 
-static struct file_entry *hold(struct files *s, struct mcfs_slice key, uint64_t version)
+/* *leaving: it is there, but held back by an eviction. */
+static struct file_entry *hold(struct files *s, struct mcfs_slice key, uint64_t version,
+                               bool *leaving)
 {
     struct file_stripe *stripe = file_stripe(s, key);
     MCFS_LOCK_SCOPE(&stripe->lock);
     struct file_entry *e = file_find(&stripe->table, key, version);
-    if (e)
-        file_entry_use(e);
+    *leaving = e && e->evict.leaving;
+    if (!e || *leaving)
+        return NULL;
+    file_entry_use(e);
+    evict_order_used(&s->order, &stripe->line, &e->evict);
     return e;
 }
 
@@ -66,10 +71,11 @@ struct mcfs_backend_reader *files_reader_open(struct mcfs_backend *b, struct mcf
         return NULL;
     }
     *r = (struct reader){.base = {b->ops}, .store = s, .fd = -1};
-    r->entry = hold(s, mcfs_slice(name.data, name.len), version);
+    bool leaving;
+    r->entry = hold(s, mcfs_slice(name.data, name.len), version, &leaving);
     if (r->entry)
         r->fd = open_file(s, r->entry, key, err);
-    else if (s->mooncake)
+    else if (s->mooncake && !leaving)
         r->mooncake = catalog_reader_open(&s->mooncake->base, tenant, key, version, err);
     else
         storage_gone(key, err);

@@ -7,12 +7,6 @@
 #include "common/cleanup.h"
 #include "common/file.h"
 
-int offset_gone(struct mcfs_slice key, struct mcfs_error *err)
-{
-    return mcfs_fail(err, MCFS_REPLICA_IS_GONE, "%.*s: this version is not stored here",
-                     (int)MCFS_MIN(key.len, 160), key.data);
-}
-
 /* The caller holds the store's lock. */
 static struct offset_entry *find(struct offset_store *s, struct mcfs_slice key, uint64_t version)
 {
@@ -58,6 +52,13 @@ size_t offset_store_remove(struct mcfs_backend *b, struct mcfs_backend_name *nam
 
 /* ---- another name ---- */
 
+/* Whether an eviction holds it back, which it cannot begin while the store's lock is held. */
+static bool is_leaving(struct offset_store *s, const struct offset_entry *e)
+{
+    MCFS_LOCK_SCOPE(&offset_stripe(s, offset_entry_key(e))->lock);
+    return e->evict.leaving;
+}
+
 struct rename {
     struct mcfs_slice from, to; /* storage keys */
     uint64_t from_version, to_version;
@@ -70,8 +71,8 @@ static int find_source(struct offset_store *s, const struct rename *r, struct of
 {
     struct offset_entry *there = find(s, r->to, r->to_version);
     *e = find(s, r->from, r->from_version);
-    if (!*e || *e == there)
-        return there ? 0 : offset_gone(r->from, err);
+    if (!*e || is_leaving(s, *e) || *e == there)
+        return there ? 0 : storage_gone(r->from, err);
     if (there)
         return mcfs_fail(err, MCFS_OBJECT_ALREADY_EXISTS, "%.*s: this version is stored already",
                          (int)MCFS_MIN(r->to.len, 160), r->to.data);
@@ -149,7 +150,7 @@ static int publish_copy(struct offset_store *s, const struct rename *r, struct o
     if (found <= 0)
         return found < 0 ? -1 : 1;
     if (e != old) { /* removed and stored again meanwhile */
-        return offset_gone(r->from, err);
+        return storage_gone(r->from, err);
     }
     copy->attr = e->attr;
     struct offset_log_record record = offset_entry_record(copy);
@@ -219,7 +220,7 @@ int offset_store_set_attr(struct mcfs_backend *b, struct mcfs_slice tenant, stru
     MCFS_LOCK_SCOPE(&s->lock);
     struct offset_entry *e = find(s, mcfs_slice(name.data, name.len), version);
     if (!e)
-        return offset_gone(key, err);
+        return storage_gone(key, err);
     struct offset_log_record r = {.type = OFFSET_LOG_ATTR, .seq = e->seq, .attr = *attr};
     if (append(s, &r, err))
         return -1;

@@ -53,7 +53,7 @@ static int copy_allocator(struct offset_store *s, struct cut *c, struct mcfs_err
 
 static int take_cut(struct offset_store *s, struct cut *c, struct mcfs_error *err)
 {
-    bool fifo = s->config.eviction_policy != NULL;
+    bool fifo = s->order.active;
     MCFS_LOCK_SCOPE(&s->lock);
     if (copy_allocator(s, c, err))
         return -1;

@@ -9,6 +9,7 @@
  * Thread safety: none.
  */
 
+#include "backends/evict_order.h"
 #include "backends/finding.h"
 #include "backends/offset/offset_log.h"
 
@@ -26,6 +27,7 @@ struct offset_entry {
     struct offset_entry *before, *after; /* of the list that it is in */
     char *key;                           /* storage key */
     uint64_t version, seq, offset;       /* offset: of the record in kv_cache.data */
+    struct evict_link evict;             /* under its stripe's lock */
     struct mcfs_attr attr;
     uint32_t key_len;
     uint32_t size, crc32c;      /* of the value */

@@ -50,6 +50,7 @@ int offset_index_add(struct offset_store *s, struct offset_entry *e)
     MCFS_LOCK_SCOPE(&stripe->lock);
     if (mcfs_table_add(&stripe->table, e))
         return -1;
+    evict_order_add(&s->order, &stripe->line, &e->evict);
     atomic_fetch_add(&s->objects, 1);
     atomic_fetch_add(&s->object_bytes, e->size);
     atomic_fetch_add(&s->index_bytes, entry_memory(e));
@@ -62,6 +63,7 @@ void offset_index_del(struct offset_store *s, struct offset_entry *e)
     MCFS_LOCK_SCOPE(&stripe->lock);
     if (!mcfs_table_del(&stripe->table, e))
         return;
+    evict_order_del(&s->order, &stripe->line, &e->evict);
     atomic_fetch_sub(&s->objects, 1);
     atomic_fetch_sub(&s->object_bytes, e->size);
     atomic_fetch_sub(&s->index_bytes, entry_memory(e));

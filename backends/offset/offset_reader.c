@@ -24,8 +24,8 @@ struct mcfs_backend_reader *offset_reader_open(struct mcfs_backend *b, struct mc
     {
         MCFS_LOCK_SCOPE(&stripe->lock);
         struct offset_entry *e = offset_index_find(stripe, k, version);
-        if (!e) {
-            offset_gone(key, err);
+        if (!e || e->evict.leaving) {
+            storage_gone(key, err);
             return NULL;
         }
         if (atomic_load_explicit(&e->checked, memory_order_relaxed) == OFFSET_BAD) {
@@ -39,6 +39,7 @@ struct mcfs_backend_reader *offset_reader_open(struct mcfs_backend *b, struct mc
                                     .offset = offset_entry_value(e),
                                     .size = e->size};
         atomic_fetch_add(&e->refs, 1);
+        evict_order_used(&s->order, &stripe->line, &e->evict);
     }
     atomic_fetch_add_explicit(&s->reads, 1, memory_order_relaxed);
     return &MCFS_STEAL(r)->base;

@@ -4,7 +4,6 @@
 #include "backends/backends.h"
 #include "backends/offset/offset.h"
 #include "common/cleanup.h"
-#include "common/cond.h"
 #include "common/file.h"
 
 #include <fcntl.h>
@@ -26,8 +25,6 @@ static void destroy(struct offset_store *s)
     pthread_mutex_destroy(&s->lock);
     pthread_mutex_destroy(&s->sync_lock);
     pthread_mutex_destroy(&s->checkpoint_lock);
-    pthread_mutex_destroy(&s->flusher_lock);
-    pthread_cond_destroy(&s->flusher_wake);
     free(s->dir);
     free(s);
 }
@@ -44,8 +41,6 @@ static struct offset_store *create(const struct mcfs_backend_config *config)
     pthread_mutex_init(&s->lock, NULL);
     pthread_mutex_init(&s->sync_lock, NULL);
     pthread_mutex_init(&s->checkpoint_lock, NULL);
-    pthread_mutex_init(&s->flusher_lock, NULL);
-    mcfs_cond_init(&s->flusher_wake);
     for (unsigned i = 0; i < OFFSET_STRIPES; i++) {
         pthread_mutex_init(&s->stripes[i].lock, NULL);
         s->stripes[i].table.hash = offset_index_hash;
@@ -64,10 +59,7 @@ static int take_config(struct offset_store *s, struct mcfs_error *err)
         s->mode = (enum offset_mode)i;
         s->config.offset_persist = modes[i];
         s->config.eviction_policy = NULL;
-        if (policy && strcmp(policy, "none") != 0)
-            return mcfs_fail(err, MCFS_INVALID_PARAMS,
-                             "eviction policy '%s' is not supported by the offset store", policy);
-        return 0;
+        return offset_init_order(s, policy, err);
     }
     return mcfs_fail(err, MCFS_INVALID_PARAMS,
                      "persist mode '%s' is not disabled, relaxed or strict", mode);
@@ -97,7 +89,7 @@ struct mcfs_backend *offset_store_open(const struct mcfs_backend_config *config,
         return NULL;
     }
     if (take_config(s, err) || open_dir(s, config->dir, err) || offset_recover(s, recovery, err) ||
-        offset_flusher_start(s, err)) {
+        evict_order_begin(&s->order, err) || offset_flusher_start(s, err)) {
         destroy(s);
         return NULL;
     }
@@ -119,7 +111,7 @@ static int finish(struct offset_store *s, struct mcfs_error *err)
 static int offset_store_close(struct mcfs_backend *b, struct mcfs_error *err)
 {
     struct offset_store *s = (struct offset_store *)b;
-    offset_flusher_stop(s);
+    flush_thread_stop(s->flusher);
     int rc = finish(s, err);
     destroy(s);
     return rc;
@@ -138,7 +130,7 @@ static int offset_store_locate(struct mcfs_backend *b, struct mcfs_slice tenant,
     MCFS_LOCK_SCOPE(&stripe->lock);
     struct offset_entry *e = offset_index_find(stripe, k, version);
     if (!e)
-        return offset_gone(key, err);
+        return storage_gone(key, err);
     *place = (struct mcfs_backend_place){.file = OFFSET_DATA,
                                          .offset = offset_entry_value(e),
                                          .length = e->size,
@@ -158,7 +150,8 @@ static void offset_store_stats(struct mcfs_backend *b, struct mcfs_backend_stats
                                        .removes = atomic_load(&s->removes),
                                        .reads = atomic_load(&s->reads),
                                        .syncs = atomic_load(&s->syncs),
-                                       .evictions = atomic_load(&s->evictions),
+                                       .evictions = atomic_load(&s->order.evictions),
+                                       .evicted_bytes = atomic_load(&s->order.evicted_bytes),
                                        .checksum_errors = atomic_load(&s->checksum_errors)};
     MCFS_LOCK_SCOPE(&s->lock);
     out->used_bytes = s->used_bytes;
@@ -180,6 +173,9 @@ const struct mcfs_backend_ops mcfs_offset_store_ops = {
     .reader_read = offset_reader_read,
     .reader_verify = offset_reader_verify,
     .reader_is_verified = offset_reader_is_verified,
+    .evict_choose = offset_evict_choose,
+    .evict_hold = offset_evict_hold,
+    .evict_end = offset_evict_end,
     .remove = offset_store_remove,
     .rekey = offset_store_rekey,
     .set_attr = offset_store_set_attr,

@@ -37,6 +37,7 @@
  * changes under `lock` and its stripe's; who holds either may look at it.
  */
 
+#include "backends/flush_thread.h"
 #include "backends/offset/offset_image.h"
 #include "backends/storage_key.h"
 #include "common/offset_allocator.h"
@@ -53,6 +54,7 @@ enum offset_mode { OFFSET_RELAXED, OFFSET_STRICT, OFFSET_DISABLED };
 struct offset_stripe {
     pthread_mutex_t lock;
     struct mcfs_table table;
+    struct evict_line line;
 } __attribute__((aligned(64)));
 
 struct offset_store {
@@ -62,6 +64,7 @@ struct offset_store {
     char *dir;
     int dir_fd, lock_fd, data_fd;
     struct offset_stripe stripes[OFFSET_STRIPES];
+    struct evict_order order;
 
     pthread_mutex_t lock; /* guards what follows */
     struct mcfs_offset_allocator *allocator;
@@ -85,14 +88,11 @@ struct offset_store {
     struct offset_digest meta; /* of kv_cache.meta */
     uint64_t checkpointed;     /* the index knows the journal to here */
 
-    pthread_t flusher;
-    bool flusher_started;
-    pthread_mutex_t flusher_lock;
-    pthread_cond_t flusher_wake;
-    bool stopping;
+    struct flush_thread *flusher;
+    int64_t checkpoint_at_ms; /* the flusher's: when the next one is due */
 
     _Atomic uint64_t objects, object_bytes, index_bytes;
-    _Atomic uint64_t puts, removes, reads, syncs, evictions, evicted_bytes, checksum_errors;
+    _Atomic uint64_t puts, removes, reads, syncs, checksum_errors;
 };
 
 struct offset_reader {
@@ -148,9 +148,6 @@ int64_t offset_reader_read(struct mcfs_backend_reader *r, void *buf, size_t len,
 int offset_reader_verify(struct mcfs_backend_reader *r, struct mcfs_error *err);
 bool offset_reader_is_verified(const struct mcfs_backend_reader *r);
 
-/* The error of a version that is not there. */
-int offset_gone(struct mcfs_slice key, struct mcfs_error *err);
-
 /* Room for a record, by releasing what waits when that is needed; the entry gets seq,
  * offset and node, and is listed as in flight.  0, or -1: NO_AVAILABLE_HANDLE. */
 int offset_take_room(struct offset_store *s, struct offset_entry *e, struct mcfs_error *err);
@@ -194,8 +191,19 @@ int offset_checkpoint(struct offset_store *s, struct mcfs_error *err);
 /* An index that says that nothing is kept, durably. */
 int offset_write_nothing_kept(struct offset_store *s, struct mcfs_error *err);
 
+/* A thread syncs every few seconds what was put without a sync, and takes checkpoints. */
 int offset_flusher_start(struct offset_store *s, struct mcfs_error *err);
-void offset_flusher_stop(struct offset_store *s);
+
+/* ---- offset_evict.c ---- */
+
+/* Before anything is entered in the index. */
+int offset_init_order(struct offset_store *s, const char *policy, struct mcfs_error *err);
+
+/* As in the table. */
+int64_t offset_evict_choose(struct mcfs_backend *b, struct mcfs_backend_cursor *at, uint64_t bytes,
+                            struct mcfs_backend_victim *out, size_t max, struct mcfs_error *err);
+size_t offset_evict_hold(struct mcfs_backend *b, struct mcfs_backend_victim *victims, size_t n);
+size_t offset_evict_end(struct mcfs_backend *b, struct mcfs_backend_victim *victims, size_t n);
 
 /* ---- offset_recover.c ---- */
 

@@ -15,6 +15,9 @@ import pytest
 from harness import MOONCAKEFS, Master, Mount, Rpc, free_port, freeze, run, wait_until
 
 MIB = 1 << 20
+LAYOUTS = {"bucket": [], "offset": ["backend=offset_allocator_storage_backend"],
+           "files": ["backend=file_per_key_storage_backend"]}
+each_layout = pytest.mark.parametrize("layout", LAYOUTS)
 
 
 def content(name, size):
@@ -94,15 +97,22 @@ def test_bad_values_are_named():
         assert prefix + name in rejected(env={prefix + name: value}), name
     assert "option 'eviction_high'" in rejected("eviction_high=0")
     assert "option 'eviction_low'" in rejected("eviction_high=0.5", "eviction_low=0.5")
+    # Each store has its own.
+    offset, files = "backend=offset_allocator_storage_backend", "backend=file_per_key_storage_backend"
+    for name in ("EVICTION_POLICY", "EVICTION_HIGH_RATIO", "EVICTION_LOW_RATIO"):
+        assert "MOONCAKE_OFFSET_" + name in rejected(offset, env={"MOONCAKE_OFFSET_" + name: "x"}), name
+    assert prefix + "ENABLE_EVICTION" in rejected(files, env={prefix + "ENABLE_EVICTION": "perhaps"})
     # An option wins over a variable.
     assert "option 'eviction'" in rejected("eviction=none2", env={prefix + "BUCKET_EVICTION_POLICY": "lru"})
 
 
-@pytest.mark.parametrize("policy", ["fifo", "lru"])
-@pytest.mark.parametrize("size,count", [(2 * MIB, 40), (20000, 2000), (3000, 5000)])
-def test_filled_several_times_past_capacity(world, policy, size, count):
+@pytest.mark.parametrize("layout,policy,size,count", [
+    ("bucket", "fifo", 2 * MIB, 40), ("bucket", "lru", 2 * MIB, 40), ("bucket", "fifo", 20000, 2000),
+    ("bucket", "lru", 3000, 5000), ("offset", "fifo", 20000, 2000), ("offset", "lru", 2 * MIB, 40),
+    ("files", "lru", 20000, 2000), ("files", "fifo", 2 * MIB, 40)])
+def test_filled_several_times_past_capacity(world, layout, policy, size, count):
     capacity = 16 * MIB if size > MIB else 8 * MIB if size > 10000 else 4 * MIB
-    m = Mount(world, options=[f"eviction={policy}", f"capacity={capacity}"])
+    m = Mount(world, options=[f"eviction={policy}", f"capacity={capacity}", *LAYOUTS[layout]])
     names = [f"f{i:05}" for i in range(count)]
     for name in names:
         write(m, name, size)
@@ -138,9 +148,10 @@ def test_none_is_the_default_and_a_full_tier_says_so(world):
     assert m.stats()["store_evictions_total"] == 0
 
 
-def test_what_is_read_stays_with_lru_and_goes_with_fifo(world):
+@each_layout
+def test_what_is_read_stays_with_lru_and_goes_with_fifo(world, layout):
     for policy in ("lru", "fifo"):
-        m = Mount(world, options=[f"eviction={policy}", "capacity=8M"], name=policy)
+        m = Mount(world, options=[f"eviction={policy}", "capacity=8M", *LAYOUTS[layout]], name=policy)
         write(m, "read", 100000)
         for i in range(300):
             write(m, f"f{i}", 100000)
@@ -222,8 +233,9 @@ def test_pins_hold(world):
     assert left(m, ["hard", "soft", "plain"], 100000) == {"hard", "soft"}
 
 
-def test_all_pinned_is_a_full_tier_and_the_old_content_stays(world):
-    m = Mount(world, options=["eviction=lru", "capacity=8M", "eviction_watermarks=false"])
+@each_layout
+def test_all_pinned_is_a_full_tier_and_the_old_content_stays(world, layout):
+    m = Mount(world, options=["eviction=lru", "capacity=8M", "eviction_watermarks=false", *LAYOUTS[layout]])
     names = [f"f{i}" for i in range(7)]
     for name in names:
         write(m, name, MIB)
@@ -361,8 +373,9 @@ def test_an_unanswered_eviction_is_settled_with_the_next_session(world):
         wait_until(lambda: m.stats()["store_objects"] == len(os.listdir(m.keys)), what="bytes that are nobody's go")
 
 
-def test_readers_beside_evictions_see_all_or_nothing(world):
-    m = Mount(world, options=["eviction=lru", "capacity=8M"])
+@each_layout
+def test_readers_beside_evictions_see_all_or_nothing(world, layout):
+    m = Mount(world, options=["eviction=lru", "capacity=8M", *LAYOUTS[layout]])
     names = [f"f{i}" for i in range(300)]
     fork = multiprocessing.get_context("fork") # a process of its own sees what others have published, not our writers
     stop, problems = fork.Event(), fork.Queue()
@@ -392,9 +405,10 @@ def test_readers_beside_evictions_see_all_or_nothing(world):
     left(m, names, 60000)
 
 
+@each_layout
 @pytest.mark.parametrize("how", ["overwrite", "rename"])
-def test_replacing_under_pressure(world, how):
-    m = Mount(world, options=["eviction=fifo", "capacity=8M"])
+def test_replacing_under_pressure(world, how, layout):
+    m = Mount(world, options=["eviction=fifo", "capacity=8M", *LAYOUTS[layout]])
     names = [f"f{i}" for i in range(40)]
     for turn in range(6):
         for name in names:
@@ -499,9 +513,9 @@ def run_and_kill(m, kill, written, gone, after, size):
     return lost
 
 
-@pytest.mark.parametrize("size", [60000, MIB + 5])
-def test_daemon_killed_while_evicting(world, size):
-    m = Mount(world, options=["eviction=fifo", f"capacity={size * 40}"])
+@pytest.mark.parametrize("layout,size", [("bucket", 60000), ("bucket", MIB + 5), ("offset", 60000), ("files", 60000)])
+def test_daemon_killed_while_evicting(world, layout, size):
+    m = Mount(world, options=["eviction=fifo", f"capacity={size * 40}", *LAYOUTS[layout]])
     written, gone = [], set()
     dice = random.Random(size)
     for turn in range(5):

@@ -14,7 +14,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static const char *const writable[] = {"bucket_storage_backend", "file_per_key_storage_backend"};
+static const char *const writable[] = {"bucket_storage_backend", "file_per_key_storage_backend",
+                                       "offset_allocator_storage_backend"};
 
 #define TENANT MCFS_SLICE_LITERAL("default")
 #define SLICE(text) mcfs_slice_str(text)
@@ -52,7 +53,7 @@ static struct mcfs_backend *open_store(void)
 static void close_store(struct mcfs_backend *b)
 {
     struct mcfs_error err = MCFS_ERROR_INIT;
-    cr_assert_eq(ops->close(b, &err), 0, "%s: %s", ops->name, err.msg);
+    cr_assert_eq(b->ops->close(b, &err), 0, "%s: %s", ops->name, err.msg);
 }
 
 static struct mcfs_backend *reopen(struct mcfs_backend *b)
@@ -100,7 +101,7 @@ static int put_as(struct mcfs_backend *b, struct mcfs_slice key, uint64_t versio
                                                .attr = attr_of(seed),
                                                .data_type = 9},
                                     .data = data};
-    size_t failed = ops->put(b, &item, 1);
+    size_t failed = b->ops->put(b, &item, 1);
     cr_assert_eq(failed != 0, item.err.code != 0);
     free(data);
     return item.err.code;
@@ -116,21 +117,21 @@ static int read_as(struct mcfs_backend *b, struct mcfs_slice key, uint64_t versi
 {
     size_t size = size_of(seed);
     struct mcfs_error err = MCFS_ERROR_INIT;
-    struct mcfs_backend_reader *r = ops->reader_open(b, TENANT, key, version, &err);
+    struct mcfs_backend_reader *r = b->ops->reader_open(b, TENANT, key, version, &err);
     if (!r)
         return err.code;
     unsigned char *want = malloc(size + 1), *got = malloc(size + 1);
     content(seed, size, want);
-    int64_t n = ops->reader_read(r, got, size + 1, 0, &err);
+    int64_t n = r->ops->reader_read(r, got, size + 1, 0, &err);
     int code = n < 0 ? err.code : 0;
     if (n >= 0)
         cr_assert(n == (int64_t)size && memcmp(want, got, size) == 0,
                   "%s: version %d has other bytes", ops->name, (int)version);
-    if (code == 0 && ops->reader_verify(r, &err))
+    if (code == 0 && r->ops->reader_verify(r, &err))
         code = err.code;
     free(want);
     free(got);
-    ops->reader_close(r);
+    r->ops->reader_close(r);
     return code;
 }
 
@@ -142,7 +143,7 @@ static int read_key(struct mcfs_backend *b, const char *key, uint64_t version)
 static int remove_key(struct mcfs_backend *b, const char *key, uint64_t version)
 {
     struct mcfs_backend_name n = {.tenant = TENANT, .key = SLICE(key), .version = version};
-    ops->remove(b, &n, 1);
+    b->ops->remove(b, &n, 1);
     return n.err.code;
 }
 
@@ -150,7 +151,7 @@ static int rename_key(struct mcfs_backend *b, const char *from, uint64_t v, cons
                       uint64_t w)
 {
     struct mcfs_error err = MCFS_ERROR_INIT;
-    int rc = ops->rekey(b, TENANT, SLICE(from), v, SLICE(to), w, &err);
+    int rc = b->ops->rekey(b, TENANT, SLICE(from), v, SLICE(to), w, &err);
     return rc ? err.code : 0;
 }
 
@@ -175,7 +176,7 @@ static bool see(const struct mcfs_object *o, void *arg)
 static struct seen scan_for(struct mcfs_backend *b, struct mcfs_slice key, uint64_t version)
 {
     struct seen s = {.key = key, .version = version};
-    cr_assert_eq(ops->scan(b, see, &s, NULL), 0);
+    cr_assert_eq(b->ops->scan(b, see, &s, NULL), 0);
     return s;
 }
 
@@ -183,7 +184,7 @@ static int objects(struct mcfs_backend *b)
 {
     struct mcfs_backend_stats stats;
     int n = scan_for(b, SLICE(""), 0).all;
-    ops->stats(b, &stats);
+    b->ops->stats(b, &stats);
     cr_assert_eq(stats.objects, (uint64_t)n, "%s", ops->name);
     return n;
 }
@@ -298,14 +299,14 @@ CONFORMANCE(tenants_do_not_meet)
     struct mcfs_backend_put item = {
         .object = {.tenant = SLICE("other"), .key = SLICE("k"), .version = 1, .size = 3},
         .data = "abc"};
-    cr_assert_eq(ops->put(b, &item, 1), 0);
+    cr_assert_eq(b->ops->put(b, &item, 1), 0);
     cr_assert_eq(read_key(b, "k", 1), MCFS_REPLICA_IS_GONE);
     cr_assert_eq(put(b, "k", 1), 0);
     cr_assert_eq(objects(b), 2);
     cr_assert_eq(remove_key(b, "k", 1), 0);
     cr_assert_eq(objects(b), 1);
     item.object.tenant = mcfs_slice("a\0b", 3);
-    cr_assert_eq(ops->put(b, &item, 1), 1);
+    cr_assert_eq(b->ops->put(b, &item, 1), 1);
     close_store(b);
 }
 
@@ -330,21 +331,21 @@ CONFORMANCE(a_staging_file_is_consumed_or_left)
             .object = {.tenant = TENANT, .key = SLICE("k"), .version = v + 1, .size = size_of(v)},
             .staging_path = path};
         write_file(path, v, size_of(v));
-        cr_assert_eq(ops->put(b, &item, 1), 0, "%s: %s", ops->name, item.err.msg);
+        cr_assert_eq(b->ops->put(b, &item, 1), 0, "%s: %s", ops->name, item.err.msg);
         cr_assert_neq(access(path, F_OK), 0);
         cr_assert_eq(read_as(b, SLICE("k"), v + 1, v), 0);
         write_file(path, v, size_of(v)); /* stored already: consumed all the same */
-        cr_assert_eq(ops->put(b, &item, 1), 0);
+        cr_assert_eq(b->ops->put(b, &item, 1), 0);
         cr_assert_neq(access(path, F_OK), 0);
     }
     struct mcfs_backend_put item = {
         .object = {.tenant = TENANT, .key = SLICE("j"), .version = 1, .size = 7},
         .staging_path = path};
     write_file(path, 1, 6);
-    cr_assert_eq(ops->put(b, &item, 1), 1);
+    cr_assert_eq(b->ops->put(b, &item, 1), 1);
     cr_assert_eq(access(path, F_OK), 0);
     unlink(path);
-    cr_assert_eq(ops->put(b, &item, 1), 1);
+    cr_assert_eq(b->ops->put(b, &item, 1), 1);
     cr_assert_eq(objects(b), 12);
     b = reopen(b);
     cr_assert_eq(objects(b), 12);
@@ -359,17 +360,17 @@ CONFORMANCE(a_reader_outlives_the_removal)
     unsigned char want[5000], got[5000];
     content(3, 5000, want);
     cr_assert_eq(put(b, "k", 3), 0);
-    struct mcfs_backend_reader *r = ops->reader_open(b, TENANT, SLICE("k"), 3, NULL);
+    struct mcfs_backend_reader *r = b->ops->reader_open(b, TENANT, SLICE("k"), 3, NULL);
     cr_assert_not_null(r);
     cr_assert_eq(remove_key(b, "k", 3), 0);
     cr_assert_eq(read_key(b, "k", 3), MCFS_REPLICA_IS_GONE);
-    cr_assert_eq(ops->sync(b, NULL), 0);
+    cr_assert_eq(b->ops->sync(b, NULL), 0);
     for (uint64_t v = 9; v < 40; v++)
         cr_assert_eq(put(b, "l", v), 0);
-    cr_assert_eq(ops->reader_read(r, got, 5000, 0, NULL), 5000);
+    cr_assert_eq(r->ops->reader_read(r, got, 5000, 0, NULL), 5000);
     cr_assert_eq(memcmp(want, got, 5000), 0);
-    cr_assert_eq(ops->reader_verify(r, NULL), 0);
-    ops->reader_close(r);
+    cr_assert_eq(r->ops->reader_verify(r, NULL), 0);
+    r->ops->reader_close(r);
     cr_assert_eq(remove_key(b, "k", 3), 0, "what is not stored is removed");
     b = reopen(b);
     cr_assert_eq(read_key(b, "k", 3), MCFS_REPLICA_IS_GONE);
@@ -383,23 +384,23 @@ CONFORMANCE(reading_in_pieces)
     unsigned char want[5000], got[5001];
     content(3, 5000, want);
     cr_assert_eq(put(b, "k", 3), 0);
-    struct mcfs_backend_reader *r = ops->reader_open(b, TENANT, SLICE("k"), 3, NULL);
+    struct mcfs_backend_reader *r = b->ops->reader_open(b, TENANT, SLICE("k"), 3, NULL);
     uint64_t offset, length;
-    int fd = ops->reader_fd(r, &offset, &length);
+    int fd = r->ops->reader_fd(r, &offset, &length);
     cr_assert_eq(length, 5000);
     if (fd >= 0) {
         cr_assert_eq(pread(fd, got, 5000, (off_t)offset), 5000);
         cr_assert_eq(memcmp(want, got, 5000), 0);
     }
-    cr_assert_eq(ops->reader_read(r, got, 100, 4950, NULL), 50);
+    cr_assert_eq(r->ops->reader_read(r, got, 100, 4950, NULL), 50);
     cr_assert_eq(memcmp(want + 4950, got, 50), 0);
-    cr_assert_eq(ops->reader_read(r, got, 100, 5000, NULL), 0);
-    cr_assert_eq(ops->reader_read(r, got, 100, UINT64_MAX, NULL), 0);
-    cr_assert_eq(ops->reader_read(r, got, 0, 17, NULL), 0);
-    cr_assert(ops->reader_is_verified(r), "what was put is known to be right");
-    ops->reader_close(r);
+    cr_assert_eq(r->ops->reader_read(r, got, 100, 5000, NULL), 0);
+    cr_assert_eq(r->ops->reader_read(r, got, 100, UINT64_MAX, NULL), 0);
+    cr_assert_eq(r->ops->reader_read(r, got, 0, 17, NULL), 0);
+    cr_assert(r->ops->reader_is_verified(r), "what was put is known to be right");
+    r->ops->reader_close(r);
     struct mcfs_backend_place p;
-    cr_assert_eq(ops->locate(b, TENANT, SLICE("k"), 3, &p, NULL), 0);
+    cr_assert_eq(b->ops->locate(b, TENANT, SLICE("k"), 3, &p, NULL), 0);
     char path[700];
     snprintf(path, sizeof(path), "%s/%s", dir, p.file);
     fd = open(path, O_RDONLY);
@@ -443,14 +444,14 @@ CONFORMANCE(other_attributes)
     struct mcfs_backend *b = open_store();
     struct mcfs_attr attr = {0751, 12, 34, -5};
     cr_assert_eq(put(b, "k", 2), 0);
-    cr_assert_eq(ops->set_attr(b, TENANT, SLICE("k"), 2, &attr, NULL), 0);
+    cr_assert_eq(b->ops->set_attr(b, TENANT, SLICE("k"), 2, &attr, NULL), 0);
     for (int round = 0; round < 2; round++, b = reopen(b)) {
         struct seen s = scan_for(b, SLICE("k"), 2);
         cr_assert(s.count == 1 && same_attr(s.object.attr, attr));
         cr_assert_eq(read_key(b, "k", 2), 0);
     }
     struct mcfs_error err = MCFS_ERROR_INIT;
-    cr_assert_eq(ops->set_attr(b, TENANT, SLICE("k"), 3, &attr, &err), -1);
+    cr_assert_eq(b->ops->set_attr(b, TENANT, SLICE("k"), 3, &attr, &err), -1);
     cr_assert_eq(err.code, MCFS_REPLICA_IS_GONE);
     close_store(b);
 }
@@ -493,8 +494,8 @@ CONFORMANCE(one_owner)
     cr_assert_neq(put(looks, "k", 9), 0);
     cr_assert_neq(remove_key(looks, "k", 3), 0);
     cr_assert_neq(rename_key(looks, "k", 3, "l", 3), 0);
-    cr_assert_eq(ops->set_attr(looks, TENANT, SLICE("k"), 3, &attr, NULL), -1);
-    cr_assert_eq(ops->sync(looks, NULL), 0);
+    cr_assert_eq(looks->ops->set_attr(looks, TENANT, SLICE("k"), 3, &attr, NULL), -1);
+    cr_assert_eq(looks->ops->sync(looks, NULL), 0);
     close_store(looks);
     cr_assert_eq(read_key(b, "k", 3), 0);
     close_store(b);
@@ -534,7 +535,7 @@ static int place_fd(struct mcfs_backend *b, const char *key, uint64_t version,
                     struct mcfs_backend_place *p)
 {
     char path[700];
-    cr_assert_eq(ops->locate(b, TENANT, SLICE(key), version, p, NULL), 0);
+    cr_assert_eq(b->ops->locate(b, TENANT, SLICE(key), version, p, NULL), 0);
     snprintf(path, sizeof(path), "%s/%s", dir, p->file);
     int fd = open(path, O_RDWR);
     cr_assert(fd >= 0);
@@ -555,11 +556,11 @@ CONFORMANCE(a_flipped_byte_is_found)
     cr_assert_eq(pwrite(fd, &c, 1, (off_t)p.offset + 4000), 1);
     close(fd);
     struct mcfs_error err = MCFS_ERROR_INIT;
-    struct mcfs_backend_reader *r = ops->reader_open(b, TENANT, SLICE("bad"), 3, &err);
+    struct mcfs_backend_reader *r = b->ops->reader_open(b, TENANT, SLICE("bad"), 3, &err);
     if (r) { /* a backend may look when it is opened */
-        cr_assert(!ops->reader_is_verified(r));
-        cr_assert_eq(ops->reader_verify(r, &err), -1);
-        ops->reader_close(r);
+        cr_assert(!r->ops->reader_is_verified(r));
+        cr_assert_eq(r->ops->reader_verify(r, &err), -1);
+        r->ops->reader_close(r);
     }
     cr_assert_eq(err.code, MCFS_CHECKSUM_MISMATCH);
     cr_assert_eq(read_key(b, "bad", 3), MCFS_CHECKSUM_MISMATCH, "it cannot be opened any more");
@@ -578,14 +579,14 @@ CONFORMANCE(a_shortened_file_is_found)
     close(fd);
     unsigned char *got = malloc(150000);
     struct mcfs_error err = MCFS_ERROR_INIT;
-    struct mcfs_backend_reader *r = ops->reader_open(b, TENANT, SLICE("cut"), 5, &err);
+    struct mcfs_backend_reader *r = b->ops->reader_open(b, TENANT, SLICE("cut"), 5, &err);
     int64_t n = 1;
     for (uint64_t at = 0; r && at < 150000 && n > 0; at += n > 0 ? (uint64_t)n : 0)
-        n = ops->reader_read(r, got, 150000, at, &err);
+        n = r->ops->reader_read(r, got, 150000, at, &err);
     cr_assert_eq(n, -1, "%s", ops->name);
     cr_assert_eq(err.code, MCFS_CHECKSUM_MISMATCH);
     free(got);
-    ops->reader_close(r);
+    r->ops->reader_close(r);
     close_store(b);
 }
 
@@ -679,7 +680,7 @@ static int step(struct mcfs_backend *b, const struct step *t)
         return remove_key(b, key, version);
     if (t->what == 6)
         return rename_key(b, key, version, to, (uint64_t)t->to_v + 1);
-    return ops->set_attr(b, TENANT, SLICE(key), version, &attr, &err) ? err.code : 0;
+    return b->ops->set_attr(b, TENANT, SLICE(key), version, &attr, &err) ? err.code : 0;
 }
 
 static void take_step(struct mcfs_backend *b, struct model *m, const struct step *t)
@@ -704,7 +705,7 @@ CONFORMANCE(random_operations_with_restarts)
         struct step t = random_step(&x);
         take_step(b, &m, &t);
         if (i % 100 == 50)
-            cr_assert_eq(ops->sync(b, NULL), 0);
+            cr_assert_eq(b->ops->sync(b, NULL), 0);
         if (i % 250 == 0) {
             cr_assert(holds(b, &m), "%s", ops->name);
             b = reopen(b);
@@ -725,7 +726,7 @@ static void random_until_killed(int out, uint64_t x, const struct model *start)
         struct step t = random_step(&x);
         take_step(b, &m, &t);
         if (i % 37 == 36)
-            ops->sync(b, NULL);
+            b->ops->sync(b, NULL);
         if (write(out, "x", 1) != 1)
             _exit(1);
     }
@@ -805,7 +806,7 @@ static void *work(void *arg)
         else if (i % 2)
             cr_assert_eq(remove_key(w->b, mine, v), 0);
         if (i % 50 == 49)
-            cr_assert_eq(ops->sync(w->b, NULL), 0);
+            cr_assert_eq(w->b->ops->sync(w->b, NULL), 0);
         if (i % 100 == 99)
             scan_for(w->b, SLICE(mine), v);
     }

@@ -12,16 +12,32 @@
 
 #define TENANT MCFS_SLICE_LITERAL("default")
 #define SIZE 5000
-#define KEY 10 /* bytes of "default", 0x00, "kN", which stand before the value */
 
 static const struct mcfs_backend_ops *ops;
+static uint64_t room; /* that an object takes in the layout */
 static char dir[64];
 
-static void setup(void)
+static void setup(const char *layout, uint64_t object_room)
 {
-    ops = mcfs_backend_find("bucket_storage_backend");
+    ops = mcfs_backend_find(layout);
+    room = object_room;
     strcpy(dir, "/tmp/mcfs-evict-XXXXXX");
     cr_assert_not_null(mkdtemp(dir));
+}
+
+static void setup_bucket(void)
+{
+    setup("bucket_storage_backend", SIZE + 10); /* "default", 0x00, "kN" before the value */
+}
+
+static void setup_offset(void)
+{
+    setup("offset_allocator_storage_backend", 3 * 4096); /* head and value, in whole blocks */
+}
+
+static void setup_files(void)
+{
+    setup("file_per_key_storage_backend", SIZE);
 }
 
 static void teardown(void)
@@ -31,7 +47,22 @@ static void teardown(void)
     cr_assert_eq(system(command), 0);
 }
 
-TestSuite(evict, .init = setup, .fini = teardown, .timeout = 60);
+/* A test of every layout. */
+#define EACH_LAYOUT(name)                                                                          \
+    static void name(void);                                                                        \
+    Test(evict_bucket, name, .init = setup_bucket, .fini = teardown, .timeout = 60)                \
+    {                                                                                              \
+        name();                                                                                    \
+    }                                                                                              \
+    Test(evict_offset, name, .init = setup_offset, .fini = teardown, .timeout = 60)                \
+    {                                                                                              \
+        name();                                                                                    \
+    }                                                                                              \
+    Test(evict_files, name, .init = setup_files, .fini = teardown, .timeout = 60)                  \
+    {                                                                                              \
+        name();                                                                                    \
+    }                                                                                              \
+    static void name(void)
 
 static struct mcfs_backend *open_store(const char *policy)
 {
@@ -41,6 +72,7 @@ static struct mcfs_backend *open_store(const char *policy)
     struct mcfs_error err = MCFS_ERROR_INIT;
     struct mcfs_backend *b = ops->open(&config, &found, &err);
     cr_assert_not_null(b, "%s", err.msg);
+    ops = b->ops; /* for writing, a layout may have another table */
     return b;
 }
 
@@ -94,13 +126,13 @@ static size_t begin(struct mcfs_backend *b, struct mcfs_backend_cursor *at,
                     struct mcfs_backend_victim *v, size_t want)
 {
     struct mcfs_error err = MCFS_ERROR_INIT;
-    int64_t n = ops->evict_choose(b, at, (want - 1) * (SIZE + KEY) + 1, v, 16, &err);
+    int64_t n = ops->evict_choose(b, at, (want - 1) * room + 1, v, 16, &err);
     cr_assert_geq(n, 0, "%s", err.msg);
     cr_assert_eq(ops->evict_hold(b, v, (size_t)n), (size_t)n);
     return (size_t)n;
 }
 
-Test(evict, fifo_takes_the_oldest_put_and_frees_it)
+EACH_LAYOUT(fifo_takes_the_oldest_put_and_frees_it)
 {
     struct mcfs_backend *b = filled("fifo");
     struct mcfs_backend_victim v[16];
@@ -126,7 +158,7 @@ Test(evict, fifo_takes_the_oldest_put_and_frees_it)
     ops->close(b, NULL);
 }
 
-Test(evict, lru_takes_what_was_opened_longest_ago)
+EACH_LAYOUT(lru_takes_what_was_opened_longest_ago)
 {
     struct mcfs_backend *b = filled("lru"); /* put 9 first, 1 last */
     struct mcfs_backend_victim v[16];
@@ -141,7 +173,7 @@ Test(evict, lru_takes_what_was_opened_longest_ago)
     ops->close(b, NULL);
 }
 
-Test(evict, what_is_refused_is_back_and_is_not_offered_again)
+EACH_LAYOUT(what_is_refused_is_back_and_is_not_offered_again)
 {
     struct mcfs_backend *b = filled("fifo");
     struct mcfs_backend_victim v[16];
@@ -166,7 +198,7 @@ Test(evict, what_is_refused_is_back_and_is_not_offered_again)
     ops->close(b, NULL);
 }
 
-Test(evict, a_reader_in_flight_finishes)
+EACH_LAYOUT(a_reader_in_flight_finishes)
 {
     struct mcfs_backend *b = filled("fifo");
     struct mcfs_backend_victim v[16];
@@ -182,7 +214,7 @@ Test(evict, a_reader_in_flight_finishes)
     ops->close(b, NULL);
 }
 
-Test(evict, none_evicts_nothing)
+EACH_LAYOUT(none_evicts_nothing)
 {
     struct mcfs_backend *b = filled("none");
     struct mcfs_backend_victim v[16];
@@ -193,7 +225,7 @@ Test(evict, none_evicts_nothing)
     ops->close(b, NULL);
 }
 
-Test(evict, choosing_changes_nothing_and_holding_back_is_once)
+EACH_LAYOUT(choosing_changes_nothing_and_holding_back_is_once)
 {
     struct mcfs_backend *b = filled("fifo");
     struct mcfs_backend_victim v[16], w[16];
@@ -213,7 +245,7 @@ Test(evict, choosing_changes_nothing_and_holding_back_is_once)
     ops->close(b, NULL);
 }
 
-Test(evict, at_most_so_many_and_no_more_than_cover_what_is_wanted)
+EACH_LAYOUT(at_most_so_many_and_no_more_than_cover_what_is_wanted)
 {
     struct mcfs_backend *b = filled("fifo");
     struct mcfs_backend_victim v[16];
@@ -228,16 +260,16 @@ Test(evict, at_most_so_many_and_no_more_than_cover_what_is_wanted)
     }
     cr_assert_eq(seen, 9);
     at = (struct mcfs_backend_cursor){0};
-    cr_assert_eq(ops->evict_choose(b, &at, 2 * (SIZE + KEY), v, 16, &err), 2);
+    cr_assert_eq(ops->evict_choose(b, &at, 2 * room, v, 16, &err), 2);
     ops->evict_end(b, v, 2);
-    cr_assert_eq(ops->evict_choose(b, &at, 2 * (SIZE + KEY) + 1, v, 16, &err), 3);
+    cr_assert_eq(ops->evict_choose(b, &at, 2 * room + 1, v, 16, &err), 3);
     cr_assert_eq(v[0].version, 3);
     ops->evict_end(b, v, 3);
     ops->close(b, NULL);
 }
 
 /* As of Mooncake's objects: a round visits each once all the same. */
-Test(evict, versions_that_are_the_same)
+EACH_LAYOUT(versions_that_are_the_same)
 {
     struct mcfs_backend *b = open_store("fifo");
     bool seen[40] = {false};
@@ -264,7 +296,7 @@ Test(evict, versions_that_are_the_same)
     ops->close(b, NULL);
 }
 
-Test(evict, after_a_restart_and_a_rename_the_order_is_kept)
+EACH_LAYOUT(after_a_restart_and_a_rename_the_order_is_kept)
 {
     struct mcfs_backend *b = filled("lru");
     struct mcfs_backend_victim v[16];
@@ -283,7 +315,7 @@ Test(evict, after_a_restart_and_a_rename_the_order_is_kept)
 }
 
 /* What was removed while it was held back is gone; a second removal finds nothing to do. */
-Test(evict, removed_meanwhile)
+EACH_LAYOUT(removed_meanwhile)
 {
     struct mcfs_backend *b = filled("fifo");
     struct mcfs_backend_victim v[16];
@@ -316,7 +348,7 @@ static void *read_all(void *arg)
     return NULL;
 }
 
-Test(evict, readers_never_see_a_part_while_objects_come_and_go)
+EACH_LAYOUT(readers_never_see_a_part_while_objects_come_and_go)
 {
     shared = filled("lru");
     pthread_t threads[2];

@@ -868,6 +868,52 @@ Test(files, mooncakes_files_are_served_beside_ours)
     close_store(b);
 }
 
+Test(files, mooncakes_files_are_evicted_first)
+{
+    shell("cp -r " TEST_DATA_DIR "/file_per_key/. %2$s && chmod -R u+w %2$s%1$s", "");
+    struct mcfs_backend_config config = {.dir = dir, .eviction_policy = "lru"};
+    struct mcfs_error err = MCFS_ERROR_INIT;
+    struct mcfs_backend *b = ops->open(&config, &found, &err);
+    cr_assert_not_null(b, "%s", err.msg);
+    cr_assert_eq(put_as(b, "ours", 1, 1), 0);
+    int before = files_below("file_per_key_dir"), theirs = 0, ours = 0;
+    struct mcfs_backend_victim v[64];
+    struct mcfs_backend_cursor at = {0};
+    struct pick kept = {.count = 0};
+    for (int64_t n; (n = ops->evict_choose(b, &at, UINT64_MAX, v, 64, &err)) > 0;) {
+        cr_assert_eq(ours, 0, "ours is the last");
+        cr_assert_eq(ops->evict_hold(b, v, (size_t)n), (size_t)n);
+        for (int64_t i = 0; i < n; i++) {
+            bool is_ours = mcfs_slice_eq(v[i].key, SLICE("ours"));
+            cr_assert_null(ops->reader_open(b, v[i].tenant, v[i].key, v[i].version, NULL));
+            struct mcfs_attr attr = {0700, 5, 6, 7};
+            cr_assert(is_ours ||
+                      ops->set_attr(b, v[i].tenant, v[i].key, v[i].version, &attr, NULL));
+            v[i].gone = theirs + i > 0 && !is_ours; /* the first one is refused */
+            if (theirs + i == 0) {
+                snprintf(kept.key, sizeof(kept.key), "%.*s", (int)v[i].key.len, v[i].key.data);
+                snprintf(kept.tenant, sizeof(kept.tenant), "%.*s", (int)v[i].tenant.len,
+                         v[i].tenant.data);
+                kept.version = v[i].version;
+                kept.size = v[i].size;
+            }
+            ours += is_ours;
+        }
+        theirs += (int)n;
+        cr_assert_eq(ops->evict_end(b, v, (size_t)n), 0);
+    }
+    cr_assert_eq(theirs, 201);
+    cr_assert_eq(ours, 1);
+    cr_assert_eq(objects(b), 2);
+    cr_assert_eq(files_below("file_per_key_dir"), before - 199);
+    free(bytes_of(b, &kept, kept.key, kept.version));
+    struct mcfs_backend_stats stats;
+    ops->stats(b, &stats);
+    cr_assert_eq(stats.evictions, 199);
+    close_store(b);
+    expect_clean("after evictions");
+}
+
 Test(files, a_directory_of_another_layout_is_refused)
 {
     struct mcfs_error err = MCFS_ERROR_INIT;
