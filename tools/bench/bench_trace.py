@@ -12,7 +12,10 @@ are, and writes the rest, each to a temporary name that is renamed. Every byte t
 written; a wrong one ends the run.
 
 Both sides have the same room. The mount keeps to it by itself (-o eviction=lru,capacity=). Beside it the replay keeps
-the folder on ext4 within it, as connectors that write files do (LruFiles), and that is part of its times."""
+the folder on ext4 within it, as connectors that write files do (LruFiles), and that is part of its times.
+
+A block that was there when it was looked up and is gone when it is read ("vanished") is a miss; one that found no room
+("refused") is not cached. MiB_per_s counts the whole replay, MiB_per_s_busy the time spent reading or writing alone."""
 import argparse
 import collections
 import contextlib
@@ -110,7 +113,7 @@ class Blocks:
     def fill(self, block, buffer):
         start = block * 40503 & 0xffff
         buffer[:] = memoryview(self.noise)[start:start + self.bytes]
-        stamp = block.to_bytes(8, "little")[:self.bytes]
+        stamp = (block & (1 << 64) - 1).to_bytes(8, "little")[:self.bytes]
         buffer[:len(stamp)] = stamp
 
     def check(self, block, got, buffer, expected):
@@ -178,7 +181,6 @@ class LruFiles:
             if self.writing[path]:
                 self.used[path] = was
                 continue
-            del self.writing[path]
             self.total -= was
             with contextlib.suppress(FileNotFoundError):
                 os.remove(path)
@@ -447,6 +449,8 @@ def main():
     a = arguments()
     block_bytes = BLOCK_TOKENS * (a.bytes_per_token or PRESETS[a.preset])
     requests = load(a.file, a.requests) if a.file else make_up(a.requests or 10000)
+    if not requests:
+        sys.exit(f"bench-trace: {a.file}: no request")
     distinct = len({i for ids in requests for i in ids})
     if a.capacity is None:
         a.capacity = math.ceil(a.capacity_share * distinct) * block_bytes
