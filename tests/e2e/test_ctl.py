@@ -95,18 +95,3 @@ def test_bench_backend_measures_recovery(world):
 def test_bench_of_nothing_lists_what_there_is():
     r = run(CTL, "bench", "weather", check=False)
     assert r.returncode == 2 and b"backend" in r.stderr
-
-
-def test_bench_trace_replays(world):
-    trace = world.path("trace.jsonl")
-    with open(trace, "w") as f:
-        for ids in ([0, 1, 2], [0, 1, 3], [0, 1, 2, 4]):
-            f.write(json.dumps({"timestamp": 0, "input_length": 1, "output_length": 1, "hash_ids": ids}) + "\n")
-    r = run(CTL, "bench", "trace", trace, "--threads=1", "--dir=" + world.path())
-    row = json.loads(r.stdout.decode().strip().splitlines()[-1])["rounds"][0]
-    for kind in ("ext4", "mooncakefs"):
-        assert row[kind]["blocks"] == 10 and row[kind]["hit_ratio"] == 0.5
-    with open(trace, "w") as f:
-        f.write("{}\n")
-    r = run(CTL, "bench", "trace", trace, check=False)
-    assert r.returncode == 1 and b"trace.jsonl:1" in r.stderr
