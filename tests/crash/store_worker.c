@@ -38,7 +38,7 @@ static struct mcfs_backend_config config_of(const char *dir)
                                         .bucket_size_limit = 64 << 10,
                                         .bucket_keys_limit = 9,
                                         .single_object_min_bytes = LARGE_MIN,
-                                        .capacity_bytes = 64 << 20,
+                                        .capacity_bytes = 4 << 20,
                                         .flush_interval_ms = 3600000};
 }
 
@@ -239,6 +239,7 @@ static int work(const char *root, const char *backend, uint64_t seed, unsigned o
         failed(&err);
         return 0;
     }
+    w.ops = w.store->ops; /* for writing, a layout may have another table */
     mark("open");
     while (operations-- > 0)
         step(&w);
@@ -288,7 +289,9 @@ static void check(const struct mcfs_backend_ops *ops, const char *dir)
     struct mcfs_error err = MCFS_ERROR_INIT;
     struct mcfs_backend_recovery found;
     struct looking l = {ops, ops->open(&config, &found, &err)};
-    if (l.store && ops->scan(l.store, look_at, &l, &err) == 0 && ops->close(l.store, &err) == 0)
+    if (l.store)
+        l.ops = l.store->ops;
+    if (l.store && l.ops->scan(l.store, look_at, &l, &err) == 0 && l.ops->close(l.store, &err) == 0)
         printf("end\n");
     else
         printf("failed %s\n", err.msg);

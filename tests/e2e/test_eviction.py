@@ -49,8 +49,10 @@ def there(m, name):
 
 
 def left(m, names, size):
-    """Those of the names that are there, all of them whole; the listing says the same."""
+    """Those of the names that are there, all of them whole; listings before and after say the same, as far as an
+    eviction has not gone on meanwhile."""
     found = set()
+    before = set(os.listdir(m.keys)) & set(names)
     for name in names:
         data = read(m, name)
         if data is not None:
@@ -58,8 +60,7 @@ def left(m, names, size):
             found.add(name)
         else:
             assert not there(m, name)
-    listed = set(os.listdir(m.keys))
-    assert found == listed & set(names)
+    assert set(os.listdir(m.keys)) & set(names) <= found <= before
     return found
 
 

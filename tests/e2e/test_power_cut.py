@@ -13,7 +13,7 @@ from power_cut import Disk, Promises, read_log
 
 WORKER = os.path.join(BUILD, "tests/crash/store_worker")
 RECORD = os.path.join(BUILD, "tests/preload/librecord_calls.so")
-BACKENDS = ["bucket_storage_backend", "file_per_key_storage_backend"]
+BACKENDS = ["bucket_storage_backend", "file_per_key_storage_backend", "offset_allocator_storage_backend"]
 STATES = int(os.environ.get("MCFS_POWER_CUT_STATES", "6"))
 ALL = os.environ.get("MCFS_POWER_CUT") == "all"
 
