@@ -172,8 +172,17 @@ static ssize_t do_write(int fd, const struct iovec *iov, int count, off64_t off,
     if (ino && !at)
         off = syscall(SYS_fcntl, fd, F_GETFL) & O_APPEND ? st.st_size
                                                          : syscall(SYS_lseek, fd, 0, SEEK_CUR);
-    ssize_t n =
-        at ? syscall(SYS_pwritev, fd, iov, count, off, 0) : syscall(SYS_writev, fd, iov, count);
+    enum injected how = inject(WRITES, ino ? name : NULL);
+    struct iovec less;
+    if (how == SHORT && count > 0) { /* some of the first piece only */
+        less = (struct iovec){iov->iov_base, iov->iov_len / 2 + 1};
+        less.iov_len = less.iov_len < iov->iov_len ? less.iov_len : iov->iov_len;
+        iov = &less;
+        count = 1;
+    }
+    ssize_t n = how == ERROR ? -1
+                : at         ? syscall(SYS_pwritev, fd, iov, count, off, 0)
+                             : syscall(SYS_writev, fd, iov, count);
     int errnum = errno;
     for (int i = 0, left = (int)n; ino && i < count && left > 0; i++) {
         uint32_t len = (uint32_t)((int)iov[i].iov_len < left ? (int)iov[i].iov_len : left);
