@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "fs/fs.h"
 #include "common/cleanup.h"
+#include "fs/fs.h"
 #include "fs/namespace.h"
 
 #include <sys/statvfs.h>

@@ -47,18 +47,22 @@ static void teardown(void)
     cr_assert_eq(system(command), 0);
 }
 
+TestSuite(evict_bucket, .init = setup_bucket, .fini = teardown, .timeout = 60);
+TestSuite(evict_offset, .init = setup_offset, .fini = teardown, .timeout = 60);
+TestSuite(evict_files, .init = setup_files, .fini = teardown, .timeout = 60);
+
 /* A test of every layout. */
 #define EACH_LAYOUT(name)                                                                          \
     static void name(void);                                                                        \
-    Test(evict_bucket, name, .init = setup_bucket, .fini = teardown, .timeout = 60)                \
+    Test(evict_bucket, name)                                                                       \
     {                                                                                              \
         name();                                                                                    \
     }                                                                                              \
-    Test(evict_offset, name, .init = setup_offset, .fini = teardown, .timeout = 60)                \
+    Test(evict_offset, name)                                                                       \
     {                                                                                              \
         name();                                                                                    \
     }                                                                                              \
-    Test(evict_files, name, .init = setup_files, .fini = teardown, .timeout = 60)                  \
+    Test(evict_files, name)                                                                        \
     {                                                                                              \
         name();                                                                                    \
     }                                                                                              \
