@@ -130,11 +130,22 @@ int evict_order_begin(struct evict_order *o, struct mcfs_error *err)
 
 /* ---- choosing ---- */
 
+int evict_victim_init(struct mcfs_backend_victim *v, struct mcfs_slice key, uint64_t version,
+                      uint64_t size)
+{
+    char *copy = malloc(key.len ? key.len : 1);
+    if (!copy)
+        return -1;
+    memcpy(copy, key.data, key.len);
+    *v = (struct mcfs_backend_victim){.version = version, .size = size, .memory = copy};
+    storage_key_split(mcfs_slice(copy, key.len), &v->tenant, &v->key);
+    return 0;
+}
+
 struct candidate {
     struct mcfs_backend_cursor place;
-    uint64_t size, bytes;
-    char *key;
-    uint32_t key_len;
+    uint64_t bytes;
+    struct mcfs_backend_victim victim;
 };
 
 /* The oldest ones found so far that cover what is wanted, as a heap with the youngest on top. */
@@ -173,7 +184,7 @@ static void sift_up(struct candidates *c)
 static void drop_youngest(struct candidates *c)
 {
     c->covered -= c->heap[0].bytes;
-    free(c->heap[0].key);
+    free(c->heap[0].victim.memory);
     c->heap[0] = c->heap[--c->count];
     sift_down(c);
 }
@@ -186,14 +197,12 @@ static bool is_enough(const struct candidates *c)
 static int take(struct candidates *c, const struct evict_item *item,
                 struct mcfs_backend_cursor place)
 {
-    char *key = malloc(item->key.len ? item->key.len : 1);
-    if (!key)
+    struct candidate x = {.place = place, .bytes = item->bytes};
+    if (evict_victim_init(&x.victim, item->key, item->version, item->size))
         return -1;
-    memcpy(key, item->key.data, item->key.len);
     if (c->count == c->max)
         drop_youngest(c);
-    c->heap[c->count++] =
-        (struct candidate){place, item->size, item->bytes, key, (uint32_t)item->key.len};
+    c->heap[c->count++] = x;
     c->covered += item->bytes;
     sift_up(c);
     while (c->count > 1 && c->covered - c->heap[0].bytes >= c->wanted)
@@ -224,12 +233,8 @@ static int find_candidates(struct evict_order *o, struct candidates *c,
 static void hand_out(struct candidates *c, struct mcfs_backend_victim *out)
 {
     while (c->count) {
-        struct candidate *x = &c->heap[0];
-        struct mcfs_backend_victim *v = &out[c->count - 1];
-        *v = (struct mcfs_backend_victim){
-            .version = x->place.version, .size = x->size, .memory = x->key};
-        storage_key_split(mcfs_slice(x->key, x->key_len), &v->tenant, &v->key);
-        x->key = NULL;
+        out[c->count - 1] = c->heap[0].victim;
+        c->heap[0].victim.memory = NULL;
         drop_youngest(c);
     }
 }
@@ -257,18 +262,6 @@ int64_t evict_order_choose(struct evict_order *o, const char *name, struct mcfs_
 }
 
 /* ---- holding back and letting go ---- */
-
-int evict_victim_init(struct mcfs_backend_victim *v, struct mcfs_slice key, uint64_t version,
-                      uint64_t size)
-{
-    char *copy = malloc(key.len ? key.len : 1);
-    if (!copy)
-        return -1;
-    memcpy(copy, key.data, key.len);
-    *v = (struct mcfs_backend_victim){.version = version, .size = size, .memory = copy};
-    storage_key_split(mcfs_slice(copy, key.len), &v->tenant, &v->key);
-    return 0;
-}
 
 struct mcfs_slice evict_victim_key(const struct mcfs_backend_victim *v)
 {

@@ -17,10 +17,10 @@ static bool claim(const struct room *r, uint64_t bytes)
     return true;
 }
 
-static bool disk_has_room(const struct room *r, uint64_t bytes)
+bool room_on_disk(int dir_fd, uint64_t bytes)
 {
     struct statvfs v;
-    if (bytes < DISK_RESERVE || fstatvfs(r->dir_fd, &v))
+    if (bytes < DISK_RESERVE || fstatvfs(dir_fd, &v))
         return true; /* a write will tell */
     uint64_t free_bytes = (uint64_t)v.f_bavail * v.f_frsize;
     return free_bytes >= DISK_RESERVE && bytes <= free_bytes - DISK_RESERVE;
@@ -29,7 +29,7 @@ static bool disk_has_room(const struct room *r, uint64_t bytes)
 int room_claim(const struct room *r, uint64_t bytes, struct mcfs_error *err)
 {
     for (int round = 0;; round++) {
-        bool room = disk_has_room(r, bytes);
+        bool room = room_on_disk(r->dir_fd, bytes);
         if (room && claim(r, bytes))
             return 0;
         uint64_t used = atomic_load(r->used);

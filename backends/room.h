@@ -19,6 +19,10 @@ struct room {
     void *store;
 };
 
+/* Whether a value of so many bytes leaves enough on the disk for logs and indexes; true where that
+ * cannot be told, and for small ones.  Any thread. */
+bool room_on_disk(int dir_fd, uint64_t bytes);
+
 /* Adds the bytes to `used`; NO_AVAILABLE_HANDLE when tier or disk are full.  May flush.  Any
  * thread. */
 int room_claim(const struct room *r, uint64_t bytes, struct mcfs_error *err);

@@ -47,6 +47,22 @@ static inline void mcfs_buf_append_str(struct mcfs_buf *b, const char *s)
     mcfs_buf_append(b, s, strlen(s));
 }
 
+/* Integers as mcfs_cursor reads them: little-endian, as every machine that this runs on. */
+static inline void mcfs_buf_u8(struct mcfs_buf *b, uint8_t v)
+{
+    mcfs_buf_append(b, &v, sizeof(v));
+}
+
+static inline void mcfs_buf_u32(struct mcfs_buf *b, uint32_t v)
+{
+    mcfs_buf_append(b, &v, sizeof(v));
+}
+
+static inline void mcfs_buf_u64(struct mcfs_buf *b, uint64_t v)
+{
+    mcfs_buf_append(b, &v, sizeof(v));
+}
+
 void mcfs_buf_printf(struct mcfs_buf *b, const char *fmt, ...)
     __attribute__((format(printf, 2, 3)));
 

@@ -179,17 +179,13 @@ static const char *ratio_origin(const char *name, double value, char *out, size_
     return origin(name, text && same ? text : "", out, cap);
 }
 
-/* Mooncake's stores are told about eviction by variables of their own. */
+/* Mooncake's stores are told about eviction by variables of their own; the table has those of its
+ * buckets. */
 static void use_variables_of(const char *backend)
 {
     static const struct {
         const char *backend, *option, *variable;
     } own[] = {
-        {"bucket_storage_backend", "eviction", "MOONCAKE_OFFLOAD_BUCKET_EVICTION_POLICY"},
-        {"bucket_storage_backend", "eviction_high",
-         "MOONCAKE_OFFLOAD_DISK_EVICTION_HIGH_WATERMARK_RATIO"},
-        {"bucket_storage_backend", "eviction_low",
-         "MOONCAKE_OFFLOAD_DISK_EVICTION_LOW_WATERMARK_RATIO"},
         {"offset_allocator_storage_backend", "eviction", "MOONCAKE_OFFSET_EVICTION_POLICY"},
         {"offset_allocator_storage_backend", "eviction_high",
          "MOONCAKE_OFFSET_EVICTION_HIGH_RATIO"},

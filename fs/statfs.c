@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "common/cleanup.h"
 #include "fs/fs.h"
 #include "fs/namespace.h"
 
@@ -14,9 +13,8 @@ void fs_statfs(fuse_req_t req, fuse_ino_t ino)
     struct statvfs v = {.f_bsize = BLOCK, .f_frsize = BLOCK, .f_namemax = NAME_PIECE_MAX};
     (void)ino;
     node_store_stats(fs->node, &s);
-    /* What was removed is given back at the latest when a put needs it. */
-    uint64_t taken = s.used_bytes - MCFS_MIN(s.used_bytes, s.dead_bytes);
-    uint64_t free_bytes = s.capacity_bytes - MCFS_MIN(s.capacity_bytes, taken);
+    uint64_t live = mcfs_backend_live_bytes(&s);
+    uint64_t free_bytes = s.capacity_bytes > live ? s.capacity_bytes - live : 0;
     v.f_blocks = s.capacity_bytes / BLOCK;
     v.f_bfree = v.f_bavail = free_bytes / BLOCK;
     /* There is no limit on names but the directory's memory; show room for as many again as could

@@ -108,11 +108,6 @@ int snap_allocator_unpack(const struct snap_allocator *a, struct mcfs_alloc_node
     return 0;
 }
 
-static void put_u32(struct mcfs_buf *b, uint32_t v)
-{
-    mcfs_buf_append(b, &v, sizeof(v)); /* little-endian, as every machine that this runs on */
-}
-
 static int put_bin(struct mcfs_slice content, struct mcfs_buf *out, struct mcfs_error *err)
 {
     _cleanup_buf_ struct mcfs_buf frame = MCFS_BUF_INIT;
@@ -132,12 +127,12 @@ int snap_allocator_pack(struct snap_allocator *a, const struct mcfs_alloc_node *
         const struct mcfs_alloc_node *n = &nodes[i];
         uint8_t used = n->used;
         mcfs_buf_append(&bytes, &used, 1);
-        put_u32(&bytes, n->data_offset);
-        put_u32(&bytes, n->data_size);
-        put_u32(&bytes, n->bin_prev);
-        put_u32(&bytes, n->bin_next);
-        put_u32(&bytes, n->neighbour_prev);
-        put_u32(&bytes, n->neighbour_next);
+        mcfs_buf_u32(&bytes, n->data_offset);
+        mcfs_buf_u32(&bytes, n->data_size);
+        mcfs_buf_u32(&bytes, n->bin_prev);
+        mcfs_buf_u32(&bytes, n->bin_next);
+        mcfs_buf_u32(&bytes, n->neighbour_prev);
+        mcfs_buf_u32(&bytes, n->neighbour_next);
     }
     size_t start = out->len;
     if (!bytes.failed && put_bin(mcfs_slice(bytes.data, bytes.len), out, err))

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "backends/bucket/bucket.h"
 
+#include "backends/store_dir.h"
 #include "common/cleanup.h"
-#include "common/file.h"
 
-#include <fcntl.h>
 #include <inttypes.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
@@ -82,18 +81,11 @@ static struct store *create(const struct mcfs_backend_config *config)
 
 static int open_dir(struct store *s, const char *dir, struct mcfs_error *err)
 {
-    bool read_only = s->config.read_only;
-    if (store_init_order(s, s->config.eviction_policy, err))
+    if (store_init_order(s, s->config.eviction_policy, err) ||
+        store_dir_open(dir, s->config.read_only, &s->dir, &s->dir_fd, &s->lock_fd, err))
         return -1;
-    if (!read_only && mcfs_make_dirs(dir, 0755, err))
-        return -1;
-    s->dir = realpath(dir, NULL);
     s->config.dir = s->dir;
     s->config.eviction_policy = NULL;
-    if (!s->dir || (s->dir_fd = open(s->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0)
-        return mcfs_fail_errno(err, errno, "%s", dir);
-    if (!read_only && (s->lock_fd = mcfs_own_dir(s->dir, err)) < 0)
-        return -1;
     return 0;
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "backends/bucket/bucket_log.h"
 
+#include "backends/attr_record.h"
 #include "common/crc32c.h"
 #include "common/cursor.h"
 
@@ -12,83 +13,60 @@ static const char magic[8] = "MCFSLOG";
 #define KEY_LIMIT (MCFS_TENANT_MAX + 1 + MCFS_KEY_MAX + (1u << 20)) /* Mooncake allows 1 MiB */
 #define RECORD_MAX (2 * KEY_LIMIT + 128)
 
-static void put_u8(struct mcfs_buf *b, uint8_t v)
-{
-    mcfs_buf_append(b, &v, sizeof(v));
-}
-
-static void put_u32(struct mcfs_buf *b, uint32_t v)
-{
-    mcfs_buf_append(b, &v, sizeof(v));
-}
-
-static void put_u64(struct mcfs_buf *b, uint64_t v)
-{
-    mcfs_buf_append(b, &v, sizeof(v));
-}
-
 void log_put_header(struct mcfs_buf *b, uint64_t bucket_id)
 {
     size_t at = b->len;
     mcfs_buf_append(b, magic, sizeof(magic));
-    put_u32(b, LOG_FORMAT);
-    put_u32(b, 0);
-    put_u64(b, bucket_id);
+    mcfs_buf_u32(b, LOG_FORMAT);
+    mcfs_buf_u32(b, 0);
+    mcfs_buf_u64(b, bucket_id);
     if (!b->failed)
-        put_u32(b, mcfs_crc32c(0, b->data + at, LOG_HEADER_SIZE - 4));
-}
-
-static void put_attr(struct mcfs_buf *b, const struct mcfs_attr *attr)
-{
-    put_u32(b, attr->mode);
-    put_u32(b, attr->uid);
-    put_u32(b, attr->gid);
-    put_u64(b, (uint64_t)attr->mtime_ns);
+        mcfs_buf_u32(b, mcfs_crc32c(0, b->data + at, LOG_HEADER_SIZE - 4));
 }
 
 static void put_key(struct mcfs_buf *b, struct mcfs_slice key)
 {
-    put_u32(b, (uint32_t)key.len);
+    mcfs_buf_u32(b, (uint32_t)key.len);
     mcfs_buf_append(b, key.data, key.len);
 }
 
 void log_put_record(struct mcfs_buf *b, const struct log_record *r)
 {
     size_t at = b->len;
-    put_u32(b, 0); /* checksum and length are filled in below */
-    put_u32(b, 0);
-    put_u8(b, (uint8_t)r->type);
+    mcfs_buf_u32(b, 0); /* checksum and length are filled in below */
+    mcfs_buf_u32(b, 0);
+    mcfs_buf_u8(b, (uint8_t)r->type);
     switch (r->type) {
     case LOG_PUT:
-        put_u64(b, r->version);
-        put_u64(b, r->offset);
-        put_u64(b, r->size);
-        put_u32(b, r->crc32c);
-        put_attr(b, &r->attr);
-        put_u8(b, r->data_type);
-        put_u8(b, (uint8_t)((r->has_crc ? PUT_HAS_CRC : 0) | (r->key_inline ? PUT_KEY_INLINE : 0) |
-                            (r->bare ? PUT_BARE : 0)));
+        mcfs_buf_u64(b, r->version);
+        mcfs_buf_u64(b, r->offset);
+        mcfs_buf_u64(b, r->size);
+        mcfs_buf_u32(b, r->crc32c);
+        attr_record_put(b, &r->attr);
+        mcfs_buf_u8(b, r->data_type);
+        mcfs_buf_u8(b, (uint8_t)((r->has_crc ? PUT_HAS_CRC : 0) |
+                                 (r->key_inline ? PUT_KEY_INLINE : 0) | (r->bare ? PUT_BARE : 0)));
         put_key(b, r->key);
         break;
     case LOG_DELETE:
-        put_u64(b, r->version);
+        mcfs_buf_u64(b, r->version);
         put_key(b, r->key);
         break;
     case LOG_ATTR:
-        put_u64(b, r->version);
-        put_attr(b, &r->attr);
+        mcfs_buf_u64(b, r->version);
+        attr_record_put(b, &r->attr);
         put_key(b, r->key);
         break;
     case LOG_REKEY:
-        put_u64(b, r->version);
-        put_u64(b, r->new_version);
-        put_u32(b, (uint32_t)r->key.len);
-        put_u32(b, (uint32_t)r->new_key.len);
+        mcfs_buf_u64(b, r->version);
+        mcfs_buf_u64(b, r->new_version);
+        mcfs_buf_u32(b, (uint32_t)r->key.len);
+        mcfs_buf_u32(b, (uint32_t)r->new_key.len);
         mcfs_buf_append(b, r->key.data, r->key.len);
         mcfs_buf_append(b, r->new_key.data, r->new_key.len);
         break;
     case LOG_SYNC:
-        put_u64(b, r->synced_to);
+        mcfs_buf_u64(b, r->synced_to);
         break;
     }
     if (b->failed)
@@ -117,14 +95,6 @@ int log_parse_header(const void *data, size_t len, uint64_t *bucket_id, struct m
     return 0;
 }
 
-static void read_attr(struct mcfs_cursor *c, struct mcfs_attr *attr)
-{
-    attr->mode = mcfs_cursor_u32(c) & 07777;
-    attr->uid = mcfs_cursor_u32(c);
-    attr->gid = mcfs_cursor_u32(c);
-    attr->mtime_ns = (int64_t)mcfs_cursor_u64(c);
-}
-
 static struct mcfs_slice read_bytes(struct mcfs_cursor *c, uint32_t len)
 {
     if (len > KEY_LIMIT)
@@ -142,7 +112,7 @@ static bool read_body(struct mcfs_cursor *c, struct log_record *r)
         r->offset = mcfs_cursor_u64(c);
         r->size = mcfs_cursor_u64(c);
         r->crc32c = mcfs_cursor_u32(c);
-        read_attr(c, &r->attr);
+        attr_record_take(c, &r->attr);
         r->data_type = mcfs_cursor_u8(c);
         flags = mcfs_cursor_u8(c);
         r->has_crc = flags & PUT_HAS_CRC;
@@ -156,7 +126,7 @@ static bool read_body(struct mcfs_cursor *c, struct log_record *r)
         break;
     case LOG_ATTR:
         r->version = mcfs_cursor_u64(c);
-        read_attr(c, &r->attr);
+        attr_record_take(c, &r->attr);
         r->key = read_bytes(c, mcfs_cursor_u32(c));
         break;
     case LOG_REKEY:

@@ -4,6 +4,7 @@
 #include "backends/backends.h"
 #include "backends/file_per_key/file_per_key.h"
 #include "backends/file_per_key/files_marker.h"
+#include "backends/store_dir.h"
 #include "common/cleanup.h"
 #include "common/file.h"
 
@@ -81,15 +82,10 @@ static int open_dirs(struct files *s, const char *dir, struct mcfs_error *err)
     if (strcmp(c->fsdir, FILES_DIR) == 0)
         return mcfs_fail(err, MCFS_INVALID_PARAMS,
                          "fsdir: '" FILES_DIR "' is the folder of what we write ourselves");
-    if (!read_only && mcfs_make_dirs(dir, 0755, err))
+    if (store_dir_open(dir, read_only, &s->dir, &s->dir_fd, &s->lock_fd, err))
         return -1;
-    s->dir = realpath(dir, NULL);
-    s->dir_fd = s->dir ? open(s->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
-    if (s->dir_fd < 0)
-        return mcfs_fail_errno(err, errno, "%s", dir);
     s->config.dir = s->dir;
-    if (!read_only && ((s->lock_fd = mcfs_own_dir(s->dir, err)) < 0 ||
-                       mcfs_backend_fits(s->base.ops, &s->config, err)))
+    if (!read_only && mcfs_backend_fits(s->base.ops, &s->config, err))
         return -1;
     if (!read_only && mkdirat(s->dir_fd, FILES_DIR, 0755) && errno != EEXIST)
         return mcfs_fail_errno(err, errno, "%s/" FILES_DIR, s->dir);

@@ -83,12 +83,8 @@ static int flush_data(struct offset_store *s, struct cut *c, struct mcfs_error *
 {
     struct stat st;
     MCFS_LOCK_SCOPE(&s->sync_lock);
-    if (s->never_sure)
-        return mcfs_fail(err, MCFS_WRITE_FAIL, "%s: an earlier flush failed", s->dir);
-    if (fdatasync(s->data_fd)) {
-        s->never_sure = true;
-        return mcfs_fail_errno(err, errno, "%s/" OFFSET_DATA, s->dir);
-    }
+    if (offset_flush_data(s, err))
+        return -1;
     if (fstat(s->data_fd, &st))
         return mcfs_fail_errno(err, errno, "%s/" OFFSET_DATA, s->dir);
     c->head.data_size = (uint64_t)st.st_size;

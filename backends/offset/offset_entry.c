@@ -26,6 +26,36 @@ void offset_list_del(struct offset_list *l, struct offset_entry *e)
     e->before = e->after = NULL;
 }
 
+static int by_offset(const void *a, const void *b)
+{
+    const struct offset_entry *x = *(struct offset_entry *const *)a,
+                              *y = *(struct offset_entry *const *)b;
+    return (x->offset > y->offset) - (x->offset < y->offset);
+}
+
+int offset_list_by_place(const struct offset_list *l, struct offset_by_place *out,
+                         struct mcfs_error *err)
+{
+    size_t n = 0;
+    for (const struct offset_entry *e = l->first; e; e = e->after)
+        n++;
+    *out = (struct offset_by_place){malloc((n + 1) * sizeof(struct offset_entry *)), 0};
+    if (!out->v)
+        return mcfs_fail_errno(err, ENOMEM, "index");
+    for (struct offset_entry *e = l->first; e; e = e->after)
+        out->v[out->n++] = e;
+    qsort(out->v, n, sizeof(struct offset_entry *), by_offset);
+    return 0;
+}
+
+struct offset_entry *offset_at_place(const struct offset_by_place *all, uint64_t offset)
+{
+    const struct offset_entry place = {.offset = offset}, *key = &place;
+    struct offset_entry **at =
+        all->n ? bsearch(&key, all->v, all->n, sizeof(struct offset_entry *), by_offset) : NULL;
+    return at ? *at : NULL;
+}
+
 struct offset_entry *offset_entry_new(struct mcfs_slice key)
 {
     struct offset_entry *e = calloc(1, sizeof(*e));

@@ -347,28 +347,17 @@ static int check_entries(struct loading *l, int fd, struct mcfs_error *err)
     return rc;
 }
 
-static int by_offset(const void *a, const void *b)
-{
-    const struct offset_entry *x = *(struct offset_entry *const *)a,
-                              *y = *(struct offset_entry *const *)b;
-    return (x->offset > y->offset) - (x->offset < y->offset);
-}
-
 /* Two objects that share bytes: a journal has lost the record that says that the older one is gone.
  */
 static int drop_overlaps(struct loading *l, struct mcfs_error *err)
 {
     struct offset_image *i = l->image;
-    size_t n = 0;
-    _cleanup_free_ struct offset_entry **all = malloc((i->count + 1) * sizeof(*all));
-    if (!all)
-        return mcfs_fail_errno(err, ENOMEM, OFFSET_INDEX);
-    for (struct offset_entry *e = i->entries.first; e; e = e->after)
-        all[n++] = e;
-    qsort(all, n, sizeof(*all), by_offset);
+    struct offset_by_place all;
+    if (offset_list_by_place(&i->entries, &all, err))
+        return -1;
     struct offset_entry *last = NULL;
-    for (size_t k = 0; k < n; k++) {
-        struct offset_entry *e = all[k];
+    for (size_t k = 0; k < all.n; k++) {
+        struct offset_entry *e = all.v[k];
         if (!last || e->offset >= last->offset + offset_entry_length(last)) {
             last = e;
             continue;
@@ -382,6 +371,7 @@ static int drop_overlaps(struct loading *l, struct mcfs_error *err)
         i->clean = false;
         forget(l, loser);
     }
+    free(all.v);
     return 0;
 }
 

@@ -54,6 +54,19 @@ struct offset_list {
 void offset_list_add(struct offset_list *l, struct offset_entry *e);
 void offset_list_del(struct offset_list *l, struct offset_entry *e);
 
+/* The entries of a list in the order of their offsets. */
+struct offset_by_place {
+    struct offset_entry **v; /* malloc'ed */
+    size_t n;
+};
+
+/* Sorts a list's entries; 0, or -1 without memory. */
+int offset_list_by_place(const struct offset_list *l, struct offset_by_place *out,
+                         struct mcfs_error *err);
+
+/* The one at an offset, or NULL. */
+struct offset_entry *offset_at_place(const struct offset_by_place *all, uint64_t offset);
+
 struct offset_entry *offset_entry_new(struct mcfs_slice key);
 void offset_entry_free(struct offset_entry *e);
 void offset_list_free(struct offset_list *l);

@@ -178,6 +178,19 @@ static int append_sync(struct offset_store *s, uint64_t position, uint64_t *end,
     return 0;
 }
 
+int offset_flush_data(struct offset_store *s, struct mcfs_error *err)
+{
+    if (s->never_sure)
+        return mcfs_fail(err, MCFS_WRITE_FAIL, "%s: an earlier flush failed", s->dir);
+    /* After a failure the kernel may forget what was not written: no later flush proves anything.
+     */
+    if (fdatasync(s->data_fd)) {
+        s->never_sure = true;
+        return mcfs_fail_errno(err, errno, "%s/" OFFSET_DATA, s->dir);
+    }
+    return 0;
+}
+
 /* The caller holds the sync lock. */
 static int flush(struct offset_store *s, struct mcfs_error *err)
 {
@@ -188,15 +201,7 @@ static int flush(struct offset_store *s, struct mcfs_error *err)
     }
     if (upto == s->quiet)
         return 0;
-    if (s->never_sure)
-        return mcfs_fail(err, MCFS_WRITE_FAIL, "%s: an earlier flush failed", s->dir);
-    /* After a failure the kernel may forget what was not written: no later flush proves anything.
-     */
-    if (fdatasync(s->data_fd)) {
-        s->never_sure = true;
-        return mcfs_fail_errno(err, errno, "%s/" OFFSET_DATA, s->dir);
-    }
-    if (append_sync(s, upto, &end, err))
+    if (offset_flush_data(s, err) || append_sync(s, upto, &end, err))
         return -1;
     if (fdatasync(s->journal_fd)) {
         s->never_sure = true;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "backends/offset/offset_log.h"
 
+#include "backends/attr_record.h"
 #include "backends/offset/offset_record.h"
 #include "backends/storage_key.h"
 #include "common/crc32c.h"
@@ -14,37 +15,27 @@ static const char magic[8] = "MCFSOFS";
 #define PUT_BARE 4u
 #define RECORD_MAX (OFFSET_KEY_MAX + 512u)
 
-static void put_u32(struct mcfs_buf *b, uint32_t v)
-{
-    mcfs_buf_append(b, &v, sizeof(v));
-}
-
-static void put_u64(struct mcfs_buf *b, uint64_t v)
-{
-    mcfs_buf_append(b, &v, sizeof(v));
-}
-
 void offset_log_put_head(struct mcfs_buf *b, const struct offset_log_head *h)
 {
     size_t at = b->len;
     mcfs_buf_append(b, magic, sizeof(magic));
-    put_u32(b, FORMAT);
-    put_u32(b, h->kind);
-    put_u32(b, h->flags);
-    put_u32(b, h->meta.crc32c);
-    put_u64(b, h->meta.size);
-    put_u64(b, h->meta_before.size);
-    put_u32(b, h->meta_before.crc32c);
-    put_u32(b, 0);
-    put_u64(b, h->epoch);
-    put_u64(b, h->position);
-    put_u64(b, h->insert_seq);
-    put_u64(b, h->count);
-    put_u64(b, h->data_size);
-    put_u64(b, (uint64_t)h->data_mtime_ns);
-    put_u32(b, 0); /* to a multiple of 8 with the checksum */
+    mcfs_buf_u32(b, FORMAT);
+    mcfs_buf_u32(b, h->kind);
+    mcfs_buf_u32(b, h->flags);
+    mcfs_buf_u32(b, h->meta.crc32c);
+    mcfs_buf_u64(b, h->meta.size);
+    mcfs_buf_u64(b, h->meta_before.size);
+    mcfs_buf_u32(b, h->meta_before.crc32c);
+    mcfs_buf_u32(b, 0);
+    mcfs_buf_u64(b, h->epoch);
+    mcfs_buf_u64(b, h->position);
+    mcfs_buf_u64(b, h->insert_seq);
+    mcfs_buf_u64(b, h->count);
+    mcfs_buf_u64(b, h->data_size);
+    mcfs_buf_u64(b, (uint64_t)h->data_mtime_ns);
+    mcfs_buf_u32(b, 0); /* to a multiple of 8 with the checksum */
     if (!b->failed)
-        put_u32(b, mcfs_crc32c(0, b->data + at, OFFSET_LOG_HEAD - 4));
+        mcfs_buf_u32(b, mcfs_crc32c(0, b->data + at, OFFSET_LOG_HEAD - 4));
 }
 
 int offset_log_parse_head(const void *data, size_t len, enum offset_log_kind kind,
@@ -83,17 +74,9 @@ int offset_log_parse_head(const void *data, size_t len, enum offset_log_kind kin
 
 /* ---- records ---- */
 
-static void put_attr(struct mcfs_buf *b, const struct mcfs_attr *attr)
-{
-    put_u32(b, attr->mode);
-    put_u32(b, attr->uid);
-    put_u32(b, attr->gid);
-    put_u64(b, (uint64_t)attr->mtime_ns);
-}
-
 static void put_key(struct mcfs_buf *b, struct mcfs_slice key)
 {
-    put_u32(b, (uint32_t)key.len);
+    mcfs_buf_u32(b, (uint32_t)key.len);
     mcfs_buf_append(b, key.data, key.len);
 }
 
@@ -102,12 +85,12 @@ static void put_put(struct mcfs_buf *b, const struct offset_log_record *r)
     uint8_t bytes[2] = {r->data_type,
                         (uint8_t)((r->has_crc ? PUT_HAS_CRC : 0) |
                                   (r->record_crc ? PUT_RECORD_CRC : 0) | (r->bare ? PUT_BARE : 0))};
-    put_u64(b, r->replaces);
-    put_u64(b, r->version);
-    put_u64(b, r->offset);
-    put_u32(b, r->size);
-    put_u32(b, r->crc32c);
-    put_attr(b, &r->attr);
+    mcfs_buf_u64(b, r->replaces);
+    mcfs_buf_u64(b, r->version);
+    mcfs_buf_u64(b, r->offset);
+    mcfs_buf_u32(b, r->size);
+    mcfs_buf_u32(b, r->crc32c);
+    attr_record_put(b, &r->attr);
     mcfs_buf_append(b, bytes, sizeof(bytes));
     put_key(b, r->key);
 }
@@ -116,17 +99,17 @@ void offset_log_put_record(struct mcfs_buf *b, const struct offset_log_record *r
 {
     size_t at = b->len;
     uint8_t type = (uint8_t)r->type;
-    put_u32(b, 0); /* checksum and length are filled in below */
-    put_u32(b, 0);
+    mcfs_buf_u32(b, 0); /* checksum and length are filled in below */
+    mcfs_buf_u32(b, 0);
     mcfs_buf_append(b, &type, 1);
-    put_u64(b, r->type == OFFSET_LOG_SYNC ? r->position : r->seq);
+    mcfs_buf_u64(b, r->type == OFFSET_LOG_SYNC ? r->position : r->seq);
     if (r->type == OFFSET_LOG_PUT)
         put_put(b, r);
     if (r->type == OFFSET_LOG_ATTR)
-        put_attr(b, &r->attr);
+        attr_record_put(b, &r->attr);
     if (r->type == OFFSET_LOG_REKEY) {
-        put_u64(b, r->new_seq);
-        put_u64(b, r->version);
+        mcfs_buf_u64(b, r->new_seq);
+        mcfs_buf_u64(b, r->version);
         put_key(b, r->key);
     }
     if (b->failed)
@@ -135,14 +118,6 @@ void offset_log_put_record(struct mcfs_buf *b, const struct offset_log_record *r
     memcpy(b->data + at + 4, &len, sizeof(len));
     uint32_t crc = mcfs_crc32c(0, b->data + at + 4, len - 4);
     memcpy(b->data + at, &crc, sizeof(crc));
-}
-
-static void take_attr(struct mcfs_cursor *c, struct mcfs_attr *attr)
-{
-    attr->mode = mcfs_cursor_u32(c) & 07777;
-    attr->uid = mcfs_cursor_u32(c);
-    attr->gid = mcfs_cursor_u32(c);
-    attr->mtime_ns = (int64_t)mcfs_cursor_u64(c);
 }
 
 static void take_key(struct mcfs_cursor *c, struct mcfs_slice *key)
@@ -161,7 +136,7 @@ static void take_put(struct mcfs_cursor *c, struct offset_log_record *r)
     r->offset = mcfs_cursor_u64(c);
     r->size = mcfs_cursor_u32(c);
     r->crc32c = mcfs_cursor_u32(c);
-    take_attr(c, &r->attr);
+    attr_record_take(c, &r->attr);
     r->data_type = mcfs_cursor_u8(c);
     uint8_t flags = mcfs_cursor_u8(c);
     r->has_crc = flags & PUT_HAS_CRC;
@@ -194,7 +169,7 @@ size_t offset_log_parse_record(const void *data, size_t len, struct offset_log_r
     case OFFSET_LOG_DELETE:
         break;
     case OFFSET_LOG_ATTR:
-        take_attr(&c, &r->attr);
+        attr_record_take(&c, &r->attr);
         break;
     case OFFSET_LOG_REKEY:
         r->new_seq = mcfs_cursor_u64(&c);

@@ -4,6 +4,7 @@
 
 #include "backends/offset/offset.h"
 #include "backends/offset/offset_record.h"
+#include "backends/room.h"
 #include "backends/value.h"
 #include "common/cleanup.h"
 #include "common/crc32c.h"
@@ -12,10 +13,8 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <sys/uio.h>
 
-#define DISK_RESERVE (16ull << 20)   /* bytes left free for journal and checkpoints */
 #define HEAD_ROOM (3 * OFFSET_BLOCK) /* head and key of a record that we write, and zeros */
 
 /* ---- room ---- */
@@ -24,15 +23,6 @@ uint64_t offset_room(const struct offset_store *s, const struct offset_entry *e)
 {
     uint64_t unit = 1ull << mcfs_offset_allocator_state(s->allocator)->multiplier_bits;
     return (offset_entry_length(e) + unit - 1) & ~(unit - 1);
-}
-
-static bool disk_has_room(const struct offset_store *s, uint64_t bytes)
-{
-    struct statvfs v;
-    if (bytes < DISK_RESERVE || fstatvfs(s->dir_fd, &v))
-        return true; /* a write will tell */
-    uint64_t free_bytes = (uint64_t)v.f_bavail * v.f_frsize;
-    return free_bytes >= DISK_RESERVE && bytes <= free_bytes - DISK_RESERVE;
 }
 
 static bool allocate(struct offset_store *s, struct offset_entry *e, bool *waits)
@@ -66,7 +56,7 @@ static void reclaim(struct offset_store *s)
 int offset_take_room(struct offset_store *s, struct offset_entry *e, struct mcfs_error *err)
 {
     bool waits;
-    if (!disk_has_room(s, e->size))
+    if (!room_on_disk(s->dir_fd, e->size))
         return mcfs_fail(err, MCFS_NO_AVAILABLE_HANDLE, "%s: the disk is full", s->dir);
     if (allocate(s, e, &waits))
         return 0;

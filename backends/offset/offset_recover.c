@@ -104,55 +104,28 @@ static struct offset_entry *adopt(const struct offset_store *s, const struct cat
     return a;
 }
 
-static int by_offset(const void *a, const void *b)
-{
-    const struct offset_entry *x = *(struct offset_entry *const *)a,
-                              *y = *(struct offset_entry *const *)b;
-    return (x->offset > y->offset) - (x->offset < y->offset);
-}
-
-struct by_place {
-    struct offset_entry **v;
-    size_t n;
-};
-
-static int sort_by_place(const struct offset_list *l, struct by_place *out, struct mcfs_error *err)
-{
-    size_t n = 0;
-    for (const struct offset_entry *e = l->first; e; e = e->after)
-        n++;
-    *out = (struct by_place){malloc((n + 1) * sizeof(struct offset_entry *)), 0};
-    if (!out->v)
-        return mcfs_fail_errno(err, ENOMEM, "index");
-    for (struct offset_entry *e = l->first; e; e = e->after)
-        out->v[out->n++] = e;
-    qsort(out->v, n, sizeof(struct offset_entry *), by_offset);
-    return 0;
-}
-
 /* What our index says of the record that Mooncake has kept: its version and attributes. */
-static void remember(const struct by_place *known, struct offset_entry *e)
+static void remember(const struct offset_by_place *known, struct offset_entry *e)
 {
-    struct offset_entry **at =
-        known->n ? bsearch(&e, known->v, known->n, sizeof(struct offset_entry *), by_offset) : NULL;
-    if (!at || (*at)->seq != e->seq || (*at)->size != e->size ||
-        !mcfs_slice_eq(offset_entry_key(*at), offset_entry_key(e)))
+    struct offset_entry *at = offset_at_place(known, e->offset);
+    if (!at || at->seq != e->seq || at->size != e->size ||
+        !mcfs_slice_eq(offset_entry_key(at), offset_entry_key(e)))
         return;
-    e->version = (*at)->version;
-    e->attr = (*at)->attr;
-    e->data_type = (*at)->data_type;
+    e->version = at->version;
+    e->attr = at->attr;
+    e->data_type = at->data_type;
 }
 
 /* By Mooncake's rules. */
 static int recover_foreign(struct recovering *r, struct mcfs_error *err)
 {
     struct offset_list entries = {NULL, NULL};
-    struct by_place known = {NULL, 0};
+    struct offset_by_place known = {NULL, 0};
     struct offset_checkpoint_found found;
     struct catalog *c = offset_read_checkpoint(r->s->dir, true, NULL, &r->sink, &found, err);
     if (!c)
         return -1;
-    int rc = sort_by_place(&r->image.entries, &known, err);
+    int rc = offset_list_by_place(&r->image.entries, &known, err);
     for (size_t i = 0; i < c->count && rc == 0; i++) {
         struct offset_entry *e = adopt(r->s, c->all[i]);
         if (!e) {
@@ -226,7 +199,7 @@ static int keep_unexplained(struct recovering *r, struct mcfs_error *err)
 /* ---- the allocator ---- */
 
 /* Every record lies at a multiple of it. */
-static unsigned unit_bits(const struct by_place *all)
+static unsigned unit_bits(const struct offset_by_place *all)
 {
     uint64_t bits = 1ull << OFFSET_UNIT_BITS;
     for (size_t i = 0; i < all->n; i++)
@@ -249,8 +222,8 @@ static int size_data(struct offset_store *s, uint64_t *capacity, struct mcfs_err
     return 0;
 }
 
-static int choose_capacity(struct offset_store *s, const struct by_place *all, uint64_t *capacity,
-                           struct mcfs_error *err)
+static int choose_capacity(struct offset_store *s, const struct offset_by_place *all,
+                           uint64_t *capacity, struct mcfs_error *err)
 {
     struct statvfs v;
     uint64_t end = OFFSET_BLOCK, unit = OFFSET_BLOCK;
@@ -280,7 +253,8 @@ static int reserve(struct offset_store *s, uint64_t from, uint64_t to, uint32_t 
 
 /* Takes what is in use out of an empty allocator, in order, and the gaps with it: so each is cut
  * off the front of the one free range that is left, in constant time. */
-static int reserve_all(struct offset_store *s, const struct by_place *all, struct mcfs_error *err)
+static int reserve_all(struct offset_store *s, const struct offset_by_place *all,
+                       struct mcfs_error *err)
 {
     uint64_t at = 0, unit = 1ull << mcfs_offset_allocator_state(s->allocator)->multiplier_bits;
     size_t gaps = 0;
@@ -310,9 +284,9 @@ static int reserve_all(struct offset_store *s, const struct by_place *all, struc
 static int make_allocator(struct recovering *r, struct mcfs_error *err)
 {
     struct offset_store *s = r->s;
-    struct by_place all;
+    struct offset_by_place all;
     uint64_t capacity;
-    if (sort_by_place(&r->image.entries, &all, err))
+    if (offset_list_by_place(&r->image.entries, &all, err))
         return -1;
     uint64_t nodes = s->config.offset_nodes_max;
     nodes = nodes ? MCFS_MIN(MCFS_MAX(nodes, 2 * all.n + 2), MCFS_ALLOC_NODES_MAX) : 0;

@@ -3,10 +3,9 @@
 
 #include "backends/backends.h"
 #include "backends/offset/offset.h"
+#include "backends/store_dir.h"
 #include "common/cleanup.h"
-#include "common/file.h"
 
-#include <fcntl.h>
 #include <sys/statvfs.h>
 
 static void destroy(struct offset_store *s)
@@ -67,14 +66,9 @@ static int take_config(struct offset_store *s, struct mcfs_error *err)
 
 static int open_dir(struct offset_store *s, const char *dir, struct mcfs_error *err)
 {
-    if (mcfs_make_dirs(dir, 0755, err))
+    if (store_dir_open(dir, false, &s->dir, &s->dir_fd, &s->lock_fd, err))
         return -1;
-    s->dir = realpath(dir, NULL);
     s->config.dir = s->dir;
-    if (!s->dir || (s->dir_fd = open(s->dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0)
-        return mcfs_fail_errno(err, errno, "%s", dir);
-    if ((s->lock_fd = mcfs_own_dir(s->dir, err)) < 0)
-        return -1;
     /* Another layout's files are not strangers' to be set aside. */
     return mcfs_backend_fits(&mcfs_offset_ops, &s->config, err);
 }

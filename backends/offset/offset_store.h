@@ -177,6 +177,10 @@ int offset_journal_open(struct offset_store *s, struct mcfs_error *err);
 
 int offset_store_sync(struct mcfs_backend *b, struct mcfs_error *err);
 
+/* Makes the data file durable.  Once that has failed it fails for good.  The caller holds the sync
+ * lock. */
+int offset_flush_data(struct offset_store *s, struct mcfs_error *err);
+
 /* Makes everything before a position of the journal durable; those who come meanwhile share the
  * next flush. */
 int offset_sync_to(struct offset_store *s, uint64_t position, struct mcfs_error *err);

@@ -26,7 +26,7 @@
 static uint64_t live_bytes(struct evictor *e, struct mcfs_backend_stats *s)
 {
     e->n->ops->stats(e->n->store, s);
-    return s->used_bytes - MCFS_MIN(s->used_bytes, s->dead_bytes);
+    return mcfs_backend_live_bytes(s);
 }
 
 /* Bytes above a share of what may be stored: of values, and of what their files take. */

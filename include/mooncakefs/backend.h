@@ -93,6 +93,13 @@ struct mcfs_backend_stats {
     uint64_t puts, removes, reads, syncs, evictions, evicted_bytes, checksum_errors;
 };
 
+/* What is stored takes so much; removed objects give the rest back at the latest when a put needs
+ * it. */
+static inline uint64_t mcfs_backend_live_bytes(const struct mcfs_backend_stats *s)
+{
+    return s->used_bytes > s->dead_bytes ? s->used_bytes - s->dead_bytes : 0;
+}
+
 /* One object name for remove. */
 struct mcfs_backend_name {
     struct mcfs_slice tenant, key;
