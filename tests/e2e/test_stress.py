@@ -12,7 +12,7 @@ import threading
 import time
 
 import pytest
-from harness import PATIENCE, Master, Mount, is_mounted, run, wait_until
+from harness import PATIENCE, Master, Mount, freeze, is_mounted, run, wait_until
 
 # Works in names of its own and in shared ones; says what its own ones must hold after each close.
 WORKER = r'''
@@ -242,7 +242,7 @@ def test_any_wait_ends_by_a_signal(world, what, sig):
             f.write(b"x" * 100000)
     os.mkdir(m.key("d"))
     m.forget_names()
-    master.process.send_signal(signal.SIGSTOP)
+    freeze(master.process.pid)
     calls = {"read": "open(p, 'rb').read()", "stat": "os.stat(p)", "write": "open(p + 'new', 'wb').write(b'1')",
              "list": "os.listdir(os.path.dirname(p))", "unlink": "os.unlink(p)", "rename": "os.rename(p, p + '2')"}
     script = ("import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL); p = sys.argv[1]; "
