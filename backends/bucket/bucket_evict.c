@@ -66,6 +66,18 @@ void order_del(struct store *s, struct index_stripe *stripe, struct entry *e)
     e->older = e->newer = NULL;
 }
 
+void order_replace(struct store *s, struct index_stripe *stripe, struct entry *e, struct entry *n)
+{
+    if (!s->evicts)
+        return;
+    n->used = e->used;
+    n->older = e->older;
+    n->newer = e->newer;
+    *(n->older ? &n->older->newer : &stripe->oldest) = n;
+    *(n->newer ? &n->newer->older : &stripe->newest) = n;
+    e->older = e->newer = NULL;
+}
+
 void order_used(struct store *s, struct index_stripe *stripe, struct entry *e)
 {
     if (!s->evict_lru)
