@@ -49,6 +49,8 @@ static struct mcfs_flag table[] = {
      "size from which an object is a file of its own", 0},
     {"flush_interval", MCFS_FLAG_DURATION, AT(flush_interval_ms), "5s", NULL,
      "time after which what was closed survives power loss", 1000},
+    {"compact_rate", MCFS_FLAG_SIZE, AT(compact_rate), "32M", NULL,
+     "most bytes a second that are moved out of buckets of which little is left; 0: none", 0},
     {"eviction", MCFS_FLAG_STRING, AT(eviction), "none", "MOONCAKE_OFFLOAD_BUCKET_EVICTION_POLICY",
      "what goes when the store is full: nothing (none), what was stored first (fifo), what was "
      "opened longest ago (lru)",
