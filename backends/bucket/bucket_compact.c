@@ -18,6 +18,7 @@
 
 #define PERIOD_DEFAULT_MS 5000u
 #define BATCH_BYTES ((uint64_t)4 << 20)
+#define BATCH_BUCKETS 32u              /* each of them takes a descriptor */
 #define DISK_KEPT ((uint64_t)64 << 20) /* free bytes of the disk that a move does not touch */
 #define TIER_KEPT 32        /* nor the last 32nd of the tier, unless a bucket goes whole */
 #define YIELD_NS 1000000000 /* so long after somebody found no room */
@@ -179,10 +180,16 @@ static bool is_empty(struct bucket *b)
 /* Small buckets share batches; a large one comes in batches of its own. */
 static int compact_all(struct compactor *c, struct bucket **list, size_t n, struct mcfs_error *err)
 {
+    unsigned buckets = 0;
     for (size_t i = 0; i < n; i++) {
-        if (c->waiting.count && c->waiting.bytes + live_bytes(list[i]) > BATCH_BYTES &&
-            run_waiting(c))
-            return 0;
+        bool full =
+            buckets == BATCH_BUCKETS || c->waiting.bytes + live_bytes(list[i]) > BATCH_BYTES;
+        if (c->waiting.count && full) {
+            if (run_waiting(c))
+                return 0;
+            buckets = 0;
+        }
+        buckets++;
         if (moves_add(c->s, &c->waiting, list[i], err)) {
             moves_drop(c->s, &c->waiting);
             return -1;

@@ -45,8 +45,8 @@ struct moves {
 /* Adds all that lives in the bucket.  0, or -1: nothing was added. */
 int moves_add(struct store *s, struct moves *m, struct bucket *b, struct mcfs_error *err);
 
-/* Copies the values, and makes the copies durable; room for m->bytes has been claimed.  What cannot
- * be moved has no `to` afterwards. */
+/* Copies the values, and makes the copies durable, and the names that they have; room for m->bytes
+ * has been claimed.  What cannot be moved has no `to` afterwards. */
 void moves_copy(struct store *s, struct moves *m);
 
 /* Enters the copies in log and index; without any when a scan is under way.  False: a log could not

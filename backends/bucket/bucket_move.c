@@ -4,6 +4,8 @@
  * every object exactly once, whatever the disk has kept of what was not flushed:
  *
  *   copy    value, checked against its checksum, into a place of the open bucket; flush it
+ *   names   flush the old bucket's log: an object may have been renamed there just now, and that
+ *           its new name is in one bucket must not be durable before that its old name is in none
  *   enter   PUT record, marked as moved, in the open bucket's log; there the object is from now on
  *   flush   that log, and the names in the directory
  *   give up DELETE record in the old bucket's log; flush it; then the old bytes may go
@@ -197,11 +199,20 @@ static bool flush_data(struct store *s, struct bucket *b)
     return !b->never_sure;
 }
 
+/* Whether the names that the copies were given, and none before them, are those of the old log. */
+static bool flush_names(struct store *s, const struct bucket *b)
+{
+    if (bucket_sync_log(s, b) == 0)
+        return true;
+    mcfs_warning("compaction: log of bucket %" PRIu64 ": %s", b->id, strerror(errno));
+    return false;
+}
+
 void moves_copy(struct store *s, struct moves *m)
 {
     _cleanup_free_ char *piece = malloc(PIECE);
-    const struct bucket *last = NULL;
-    bool durable = false;
+    const struct bucket *to = NULL, *from = NULL;
+    bool durable = false, named = false;
     for (size_t i = 0; i < m->count; i++)
         if (piece)
             copy_one(s, &m->v[i], piece);
@@ -212,18 +223,22 @@ void moves_copy(struct store *s, struct moves *m)
         struct move *v = &m->v[i];
         if (!v->to)
             continue;
-        if (v->to->bucket != last) {
-            last = v->to->bucket;
+        if (v->to->bucket != to) {
+            to = v->to->bucket;
             durable = flush_data(s, v->to->bucket);
         }
-        if (!durable)
+        if (v->from->bucket != from) {
+            from = v->from->bucket;
+            named = flush_names(s, from);
+        }
+        if (!durable || !named)
             stay(s, v);
     }
 }
 
 /* ---- entering ---- */
 
-/* The stripe's lock is held.  False: the object is not what was copied. */
+/* The stripe's lock is held.  False: the object is not what was copied, or has another name. */
 static bool enter_locked(struct store *s, struct index_stripe *stripe, struct move *v)
 {
     struct entry *e = v->from, *n = v->to;

@@ -278,6 +278,106 @@ Test(compact, what_is_damaged_stays_and_is_marked)
     close_store(b);
 }
 
+Test(compact, what_is_held_back_by_an_eviction_stays_where_it_is)
+{
+    struct mcfs_backend *b = thinned(2, 4, "fifo");
+    struct mcfs_backend_victim v[2];
+    struct mcfs_backend_cursor at = {0};
+    cr_assert_eq(ops->evict_choose(b, &at, 2 * SIZE, v, 2, NULL), 2);
+    cr_assert_eq(ops->evict_hold(b, v, 2), 2u);
+    compact(b);
+    cr_assert_eq(stats(b).compacted_bytes, 6u * SIZE);
+    v[0].gone = true;
+    cr_assert_eq(ops->evict_end(b, v, 2), 0u);
+    for (int again = 0; again < 2; again++) {
+        cr_assert_eq(look(b, 0, 1, 1), 0);
+        for (int k = 4; k < 2 * KEYS_LIMIT; k += 4)
+            cr_assert_eq(look(b, k, (uint64_t)k + 1, (uint64_t)k + 1), 1);
+        close_store(b);
+        b = open_store();
+    }
+    close_store(b);
+}
+
+struct listed {
+    char *tenant, *key;
+    size_t tenant_len, key_len;
+    uint64_t version, size;
+    uint32_t crc;
+};
+
+struct listing {
+    struct mcfs_backend *b;
+    struct listed *v;
+    size_t n;
+};
+
+static uint32_t crc_of(struct mcfs_backend *b, const struct listed *l)
+{
+    struct mcfs_backend_reader *r = ops->reader_open(
+        b, mcfs_slice(l->tenant, l->tenant_len), mcfs_slice(l->key, l->key_len), l->version, NULL);
+    cr_assert_not_null(r);
+    unsigned char *data = malloc(l->size + 1);
+    cr_assert_eq(ops->reader_read(r, data, l->size + 1, 0, NULL), (int64_t)l->size);
+    uint32_t crc = mcfs_crc32c(0, data, l->size);
+    free(data);
+    ops->reader_close(r);
+    return crc;
+}
+
+static bool add_listed(const struct mcfs_object *o, void *arg)
+{
+    struct listing *list = arg;
+    list->v = realloc(list->v, (list->n + 1) * sizeof(*list->v));
+    list->v[list->n++] =
+        (struct listed){memcpy(malloc(o->tenant.len), o->tenant.data, o->tenant.len),
+                        memcpy(malloc(o->key.len + 1), o->key.data, o->key.len),
+                        o->tenant.len,
+                        o->key.len,
+                        o->version,
+                        o->size,
+                        0};
+    return true;
+}
+
+/* Its files go when nothing is left in them; its objects are ours then, with the same bytes. */
+Test(compact, a_bucket_that_mooncake_wrote)
+{
+    char command[256];
+    snprintf(command, sizeof(command), "cp -r %s/bucket/. %s && chmod -R u+w %s", TEST_DATA_DIR,
+             dir, dir);
+    cr_assert_eq(system(command), 0);
+    struct listing list = {.b = open_store()};
+    cr_assert_eq(ops->scan(list.b, add_listed, &list, NULL), 0);
+    cr_assert_gt(list.n, 8u);
+    uint64_t before = stats(list.b).buckets;
+    compact(list.b);
+    cr_assert_eq(stats(list.b).buckets, before); /* untouched, it has no log of ours */
+    for (size_t i = 0; i < list.n; i++) {
+        struct listed *l = &list.v[i];
+        struct mcfs_backend_name n = {
+            mcfs_slice(l->tenant, l->tenant_len), mcfs_slice(l->key, l->key_len), l->version, {0}};
+        l->crc = crc_of(list.b, l);
+        if (i % 8)
+            cr_assert_eq(ops->remove(list.b, &n, 1), 0);
+    }
+    compact(list.b);
+    cr_assert_gt(stats(list.b).compactions, 0u);
+    for (int again = 0; again < 2; again++) {
+        cr_assert_eq(stats(list.b).objects, (list.n + 7) / 8);
+        for (size_t i = 0; i < list.n; i += 8)
+            cr_assert_eq(crc_of(list.b, &list.v[i]), list.v[i].crc);
+        close_store(list.b);
+        list.b = open_store();
+    }
+    close_store(list.b);
+    for (size_t i = 0; i < list.n; i++) {
+        free(list.v[i].tenant);
+        free(list.v[i].key);
+    }
+    free(list.v);
+}
+
 /* ---- many at once ---- */
 
 #define WORKERS 4
@@ -360,22 +460,44 @@ static bool count(const struct mcfs_object *o, void *arg)
     return true;
 }
 
-/* Holds victims back and takes them back again; scans the objects that nobody changes. */
+/* Of the objects that nobody changes. */
 static bool count_fixed(const struct mcfs_object *o, void *arg)
 {
     ((uint8_t *)arg)[o->version] += o->version < 200;
     return true;
 }
 
+#define OWN 20000 /* keys of the thread that evicts, whose versions are below the workers' */
+
+/* Eight of its own objects are held back; half of them go. */
+static bool evict_some(uint64_t *next)
+{
+    struct mcfs_backend_victim v[8];
+    struct mcfs_backend_cursor at = {200, 0, 0}; /* behind the fixed ones */
+    bool ok = true;
+    for (int i = 0; i < 8; i++, ++*next)
+        ok &= put(shared, OWN + (int)*next, *next);
+    int64_t n = ops->evict_choose(shared, &at, UINT64_MAX, v, 8, NULL);
+    ok &= n == 8 && ops->evict_hold(shared, v, 8) == 8;
+    uint64_t version[8];
+    for (int i = 0; i < n; i++) {
+        version[i] = v[i].version;
+        v[i].gone = i % 2;
+        ok &= look(shared, OWN + (int)version[i], version[i], version[i]) == 0;
+    }
+    ok &= ops->evict_end(shared, v, (size_t)n) == 0;
+    for (int i = 0; i < n; i++)
+        ok &= look(shared, OWN + (int)version[i], version[i], version[i]) == (i % 2 == 0) &&
+              (i % 2 || *next < 400 || del(shared, OWN + (int)version[i], version[i]));
+    return ok;
+}
+
 static void *evict_and_scan(void *arg)
 {
     bool *failed = arg;
+    uint64_t next = 201;
     while (!atomic_load(&stop)) {
-        struct mcfs_backend_victim v[8];
-        struct mcfs_backend_cursor at = {200, 0, 0}; /* behind the fixed ones */
-        int64_t n = ops->evict_choose(shared, &at, 1, v, 8, NULL);
-        if (n > 0)
-            ops->evict_end(shared, v, (size_t)n);
+        *failed |= !evict_some(&next);
         uint8_t *seen = calloc(8000000, 1);
         ops->scan(shared, count_fixed, seen, NULL);
         for (int i = 1; i < 160; i += 8)
@@ -383,6 +505,8 @@ static void *evict_and_scan(void *arg)
         free(seen);
         usleep(2000);
     }
+    for (uint64_t v = 201; v < next; v++)
+        *failed |= !del(shared, OWN + (int)v, v);
     return NULL;
 }
 
