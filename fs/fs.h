@@ -41,7 +41,7 @@ struct fs {
     struct temp_names *temps;
     struct locks *locks; /* of fcntl and flock */
     struct history *history;
-    char *staging_dir;
+    struct staging_area *staging;
     uint64_t staging_memory_max;
     pthread_mutex_t claims_lock;
     struct claim {

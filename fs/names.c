@@ -3,7 +3,6 @@
 #include "common/cleanup.h"
 #include "common/clock.h"
 #include "fs/fs.h"
-#include "fs/label.h"
 #include "fs/locks.h"
 #include "fs/namespace.h"
 
@@ -289,16 +288,9 @@ static int publish_temp(const struct rename *r, struct inode *temp, struct mcfs_
     struct node_put_result out;
     MCFS_LOCK_SCOPE(&temp->lock);
     put.attr = temp->attr;
-    /* The label is taken off last: after a crash in between, the content is not where labels are
-     * looked for. */
-    const char *path = staging_file(temp->staging, r->cancel, err);
-    _cleanup_free_ char *content = path ? strdup(path) : NULL;
-    if (!content)
-        return path ? mcfs_fail_errno(err, ENOMEM, "rename") : -1;
     if (staging_describe(temp->staging, &put, r->cancel, err) ||
         node_put(fs->node, &put, &out, r->cancel, err))
         return -1;
-    label_remove(staging_fd(temp->staging), content);
     inode_for_key(fs->inodes, r->tenant, r->to, mark_replaced, NULL);
     temp_names_forget(fs->temps, temp);
     temp->published = out.version;

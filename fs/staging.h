@@ -14,10 +14,11 @@
 #include "fs/node/node.h"
 
 struct staging;
+struct staging_area;
 
-/* Empty, with its file (when it comes to that) in `dir`; from `memory_max` bytes on it is a file.
- */
-struct staging *staging_new(const char *dir, uint64_t memory_max, struct mcfs_error *err);
+/* Empty, with its file (when it comes to that) in `area`, which outlives it; from `memory_max`
+ * bytes on it is a file. */
+struct staging *staging_new(struct staging_area *area, uint64_t memory_max, struct mcfs_error *err);
 
 /* Drops the content and the file. */
 void staging_free(struct staging *s);
@@ -50,20 +51,16 @@ int staging_describe(struct staging *s, struct node_put *put, const struct mcfs_
  * `base`. */
 void staging_published(struct staging *s, struct replica_reader *base);
 
-/* Makes sure that the content is in a file and durable as far as the process's death goes; for
- * names that are kept across a restart.  Returns its path, owned by the staging, or NULL. */
-const char *staging_file(struct staging *s, const struct mcfs_cancel *cancel,
-                         struct mcfs_error *err);
+/* Makes sure that the content is in a file, and labels it (staging_area.h): from now on it survives
+ * the process's death. */
+int staging_label(struct staging *s, const struct mcfs_buf *label, struct mcfs_error *err);
 
-/* Its file: NULL and -1 while there is none. */
-const char *staging_path(const struct staging *s);
-int staging_fd(const struct staging *s);
+/* Takes the label off. */
+void staging_unlabel(struct staging *s);
 
-/* Takes an existing file as the content (after a restart). */
-struct staging *staging_adopt(const char *path, uint64_t memory_max, struct mcfs_error *err);
-
-/* Removes the files of a directory that were kept to be used again. */
-void staging_drop_spares(const char *dir);
+/* Takes a file that was labelled as the content (after a restart). */
+struct staging *staging_adopt(struct staging_area *area, const char *path, uint64_t memory_max,
+                              struct mcfs_error *err);
 
 /* Leaves the file where it is and frees the rest. */
 void staging_leave(struct staging *s);
