@@ -11,6 +11,7 @@
 #define COPY_CHUNK (1u << 20)
 #define SIZE_MAX_BYTES (1ull << 47)
 #define LARGE_WRITE (960u << 10) /* who begins like this goes on: straight into a file */
+#define BEHIND_MIN (128u << 10)  /* less is written sooner than somebody else is woken */
 
 struct staging {
     struct staging_area *area;
@@ -22,7 +23,8 @@ struct staging {
     uint32_t crc;
     uint64_t crc_upto; /* crc covers bytes 0..crc_upto, as long as writes come in order */
     bool crc_valid;
-    bool used_up; /* the file has been given away, or is about to be */
+    bool used_up;              /* the file has been given away, or is about to be */
+    struct mcfs_error failed; /* of a write that had been acknowledged; MCFS_OK: none has */
 };
 
 struct staging *staging_new(struct staging_area *area, uint64_t memory_max, struct mcfs_error *err)
@@ -43,6 +45,16 @@ struct staging *staging_new(struct staging_area *area, uint64_t memory_max, stru
 static void drop_file(struct staging *s, bool gone)
 {
     staging_area_give(s->area, &s->file, !s->used_up && s->size <= s->memory_max, gone, s->size);
+}
+
+/* What was acknowledged and is not there makes the content useless, whoever asks. */
+static int check(const struct staging *s, struct mcfs_error *err)
+{
+    if (s->failed.code == MCFS_OK)
+        return 0;
+    if (err)
+        *err = s->failed;
+    return -1;
 }
 
 static void free_parts(struct staging *s)
@@ -120,12 +132,16 @@ static int spill(struct staging *s, struct mcfs_error *err)
     return 0;
 }
 
+static bool goes_into_file(const struct staging *s, size_t len, uint64_t off)
+{
+    return s->file.path || off + len > s->memory_max || (off == 0 && len >= LARGE_WRITE);
+}
+
 static int write_raw(struct staging *s, const void *data, size_t len, uint64_t off,
                      struct mcfs_error *err)
 {
     uint64_t end = off + len;
-    bool large = end > s->memory_max || (off == 0 && len >= LARGE_WRITE);
-    if (!s->file.path && large && spill(s, err))
+    if (goes_into_file(s, len, off) && spill(s, err))
         return -1;
     if (s->file.path) {
         if (mcfs_pwrite_full(s->file.fd, data, len, off))
@@ -201,7 +217,7 @@ int staging_write(struct staging *s, const void *data, size_t len, uint64_t off,
 {
     if (off > SIZE_MAX_BYTES || len > SIZE_MAX_BYTES - off)
         return mcfs_fail_errno(err, EFBIG, "object");
-    if (copy_base(s, UINT64_MAX, cancel, err))
+    if (check(s, err) || copy_base(s, UINT64_MAX, cancel, err))
         return -1;
     if (s->crc_valid && off == s->crc_upto) {
         s->crc = mcfs_crc32c(s->crc, data, len);
@@ -212,15 +228,28 @@ int staging_write(struct staging *s, const void *data, size_t len, uint64_t off,
     return write_raw(s, data, len, off, err);
 }
 
+bool staging_writes_behind(const struct staging *s, size_t len, uint64_t off)
+{
+    return !s->base && s->failed.code == MCFS_OK && len >= BEHIND_MIN && off <= SIZE_MAX_BYTES &&
+           len <= SIZE_MAX_BYTES - off && goes_into_file(s, len, off);
+}
+
+void staging_write_behind(struct staging *s, const void *data, size_t len, uint64_t off)
+{
+    if (staging_write(s, data, len, off, NULL, &s->failed))
+        s->used_up = true; /* nobody knows how much of the file is there */
+}
+
 int staging_truncate(struct staging *s, uint64_t size, const struct mcfs_cancel *cancel,
                      struct mcfs_error *err)
 {
     if (size > SIZE_MAX_BYTES)
         return mcfs_fail_errno(err, EFBIG, "object");
-    if (size == s->size)
+    if (size == s->size && s->failed.code == MCFS_OK)
         return 0;
     if (size == 0) {
         drop_file(s, false);
+        s->failed = (struct mcfs_error)MCFS_ERROR_INIT;
         node_reader_close(s->base);
         s->base = NULL;
         mcfs_buf_reset(&s->memory);
@@ -230,7 +259,7 @@ int staging_truncate(struct staging *s, uint64_t size, const struct mcfs_cancel 
         s->crc_valid = true;
         return 0;
     }
-    if (copy_base(s, size, cancel, err))
+    if (check(s, err) || copy_base(s, size, cancel, err))
         return -1;
     s->crc_valid = false;
     if (!s->file.path && size > s->memory_max && spill(s, err))
@@ -300,7 +329,7 @@ static int read_back(struct staging *s, struct mcfs_error *err)
 int staging_describe(struct staging *s, struct node_put *put, const struct mcfs_cancel *cancel,
                      struct mcfs_error *err)
 {
-    if (copy_base(s, UINT64_MAX, cancel, err))
+    if (check(s, err) || copy_base(s, UINT64_MAX, cancel, err))
         return -1;
     put->size = s->size;
     put->has_crc = s->crc_valid && s->crc_upto == s->size;
@@ -335,7 +364,7 @@ void staging_published(struct staging *s, struct replica_reader *base)
 
 int staging_label(struct staging *s, const struct mcfs_buf *label, struct mcfs_error *err)
 {
-    if (copy_base(s, UINT64_MAX, NULL, err) || spill(s, err))
+    if (check(s, err) || copy_base(s, UINT64_MAX, NULL, err) || spill(s, err))
         return -1;
     return staging_area_label(s->area, &s->file, label, err);
 }

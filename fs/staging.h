@@ -33,6 +33,14 @@ int64_t staging_read(struct staging *s, void *buf, size_t len, uint64_t off,
                      const struct mcfs_cancel *cancel, struct mcfs_error *err);
 int staging_write(struct staging *s, const void *data, size_t len, uint64_t off,
                   const struct mcfs_cancel *cancel, struct mcfs_error *err);
+/* Whether a write may be acknowledged before it is made: it waits for nothing but this machine's
+ * own disk, and is long enough for its writer to get the next one ready meanwhile. */
+bool staging_writes_behind(const struct staging *s, size_t len, uint64_t off);
+
+/* Makes a write that has been acknowledged.  Its failure is told by each later call that writes or
+ * would publish, until the content is truncated to nothing. */
+void staging_write_behind(struct staging *s, const void *data, size_t len, uint64_t off);
+
 int staging_truncate(struct staging *s, uint64_t size, const struct mcfs_cancel *cancel,
                      struct mcfs_error *err);
 

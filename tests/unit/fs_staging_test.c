@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "common/file.h"
+#include "fs/staging.h"
 #include "fs/staging_area.h"
 
 #include <criterion/criterion.h>
@@ -224,4 +225,70 @@ Test(staging_area, the_log_is_written_anew, .init = make, .fini = clean)
     staging_area_leave(&stays);
     staging_area_close(a);
     cr_assert_str_eq(found(), "stays=stays;");
+}
+
+/* ---- writes that are acknowledged first ---- */
+
+#define MIB (1u << 20)
+
+static struct staging *staged(struct staging_area *a)
+{
+    struct staging *s = staging_new(a, MIB, NULL);
+    cr_assert(s);
+    return s;
+}
+
+static void limit_files(rlim_t bytes)
+{
+    struct rlimit limit = {bytes, RLIM_INFINITY};
+    signal(SIGXFSZ, SIG_IGN);
+    cr_assert_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
+}
+
+/* Only what goes into a file, is long, and waits for nobody else. */
+Test(staging, which_writes_are_acknowledged_first, .init = make, .fini = clean)
+{
+    struct staging_area *a = area();
+    struct staging *s = staged(a);
+    cr_assert_not(staging_writes_behind(s, 4096, 0));
+    cr_assert_not(staging_writes_behind(s, 500000, 0), "stays in memory");
+    cr_assert(staging_writes_behind(s, MIB, 0));
+    cr_assert(staging_writes_behind(s, 500000, MIB));
+    cr_assert_not(staging_writes_behind(s, MIB, UINT64_MAX - 10), "too large, and says so");
+    staging_free(s);
+    staging_area_close(a);
+}
+
+/* A write that failed after it was acknowledged fails whatever would make the content count, again
+ * and again, until there is no content. */
+Test(staging, a_failed_write_is_not_forgotten, .init = make, .fini = clean)
+{
+    static char data[MIB];
+    struct staging_area *a = area();
+    struct staging *s = staged(a);
+    struct mcfs_error err = MCFS_ERROR_INIT;
+    struct mcfs_buf text = MCFS_BUF_INIT;
+    struct node_put put = {0};
+    char byte;
+    mcfs_buf_append_str(&text, "label");
+    limit_files(MIB + MIB / 2);
+    staging_write_behind(s, data, MIB, 0);
+    cr_assert_eq(staging_label(s, &text, &err), 0, "%s", err.msg);
+    staging_write_behind(s, data, MIB, MIB);
+    limit_files(RLIM_INFINITY);
+    for (int i = 0; i < 2; i++) {
+        cr_assert_eq(staging_label(s, &text, &err), -1);
+        cr_assert_eq(err.errnum, EFBIG);
+        cr_assert_eq(staging_describe(s, &put, NULL, &err), -1);
+        cr_assert_eq(staging_write(s, data, 10, 0, NULL, &err), -1);
+        cr_assert_eq(staging_truncate(s, 10, NULL, &err), -1);
+    }
+    cr_assert_eq(staging_truncate(s, 0, NULL, &err), 0);
+    cr_assert_eq(staging_write(s, "x", 1, 0, NULL, &err), 0);
+    cr_assert_eq(staging_describe(s, &put, NULL, &err), 0);
+    cr_assert(put.size == 1 && staging_read(s, &byte, 1, 0, NULL, &err) == 1 && byte == 'x');
+    staging_free(s);
+    mcfs_buf_free(&text);
+    staging_area_close(a);
+    cr_assert_str_eq(found(), "", "the file that holds a part is gone");
 }
