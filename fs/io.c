@@ -3,6 +3,7 @@
 #include "common/cleanup.h"
 #include "common/clock.h"
 #include "fs/handle.h"
+#include "fs/loop.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -142,7 +143,9 @@ void fs_write_buf(fuse_req_t req, fuse_ino_t ino, struct fuse_bufvec *in, off_t 
     atomic_fetch_add_explicit(&fs->counters.writes, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&fs->counters.write_bytes, size, memory_order_relaxed);
     fs_cancel_begin(&c, req);
-    pthread_mutex_lock(&inode->lock);
+    loop_lock(&inode->lock);
+    if (inode->staging && !staging_stays_in_memory(inode->staging, size, (uint64_t)off))
+        loop_may_wait();
     if (inode->staging && staging_writes_behind(inode->staging, size, (uint64_t)off)) {
         note_write(inode, fi, end);
         fs_cancel_end(&c);

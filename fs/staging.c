@@ -23,7 +23,7 @@ struct staging {
     uint32_t crc;
     uint64_t crc_upto; /* crc covers bytes 0..crc_upto, as long as writes come in order */
     bool crc_valid;
-    bool used_up;              /* the file has been given away, or is about to be */
+    bool used_up;             /* the file has been given away, or is about to be */
     struct mcfs_error failed; /* of a write that had been acknowledged; MCFS_OK: none has */
 };
 
@@ -226,6 +226,12 @@ int staging_write(struct staging *s, const void *data, size_t len, uint64_t off,
         s->crc_valid = false;
     }
     return write_raw(s, data, len, off, err);
+}
+
+bool staging_stays_in_memory(const struct staging *s, size_t len, uint64_t off)
+{
+    return !s->base && off <= SIZE_MAX_BYTES && len <= SIZE_MAX_BYTES - off &&
+           !goes_into_file(s, len, off);
 }
 
 bool staging_writes_behind(const struct staging *s, size_t len, uint64_t off)

@@ -33,6 +33,9 @@ int64_t staging_read(struct staging *s, void *buf, size_t len, uint64_t off,
                      const struct mcfs_cancel *cancel, struct mcfs_error *err);
 int staging_write(struct staging *s, const void *data, size_t len, uint64_t off,
                   const struct mcfs_cancel *cancel, struct mcfs_error *err);
+/* Whether a write only adds to what is in memory, and so waits for nothing. */
+bool staging_stays_in_memory(const struct staging *s, size_t len, uint64_t off);
+
 /* Whether a write may be acknowledged before it is made: it waits for nothing but this machine's
  * own disk, and is long enough for its writer to get the next one ready meanwhile. */
 bool staging_writes_behind(const struct staging *s, size_t len, uint64_t off);

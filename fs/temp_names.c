@@ -5,6 +5,7 @@
 #include "common/clock.h"
 #include "common/log.h"
 #include "common/mp.h"
+#include "fs/loop.h"
 #include "fs/staging_area.h"
 
 #include <ctype.h>
@@ -131,6 +132,7 @@ struct inode *temp_names_create(struct temp_names *t, struct mcfs_slice tenant,
 {
     struct inode *old = temp_names_find(t, tenant, key);
     if (old) {
+        loop_may_wait();
         temp_names_drop(t, old);
         inode_unref(t->inodes, old);
     }
