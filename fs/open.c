@@ -163,7 +163,7 @@ static bool claim_open_writer(struct fs *fs, struct inode *inode, int pid)
     if (!w)
         return false;
     {
-        MCFS_LOCK_SCOPE(&w->lock);
+        LOOP_LOCK_SCOPE(&w->lock);
         if (w->kind == INODE_WRITER && w->staging && w->writing) {
             claim_add(fs, w); /* its last close waits for us */
             return true;
