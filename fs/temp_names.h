@@ -5,16 +5,17 @@
 /*
  * Names that programs use only to rename them (write to x.tmp, rename to x).  They are no objects:
  * they live in the staging directory, private to this mount, until a rename publishes them without
- * another copy.  Once closed they survive a restart: a small file beside the content holds name and
- * attributes.  One that nobody has touched for a day is dropped.
+ * another copy.  Once closed they survive a restart: the file's label (staging_area.h) holds name
+ * and attributes.  One that nobody has touched for a day is dropped.
  */
 
 #include "fs/inode.h"
 
 struct temp_names;
+struct staging_area;
 
 /* patterns: further ones, separated by ':', or NULL. */
-struct temp_names *temp_names_new(struct inode_table *inodes, const char *staging_dir,
+struct temp_names *temp_names_new(struct inode_table *inodes, struct staging_area *area,
                                   uint64_t memory_max, const char *patterns);
 void temp_names_free(struct temp_names *t);
 
