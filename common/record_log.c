@@ -14,6 +14,7 @@ struct record_log {
     int fd;
     uint64_t end; /* bytes */
     size_t records;
+    bool name_synced; /* the file has its name after a power cut, too */
 };
 
 size_t records_read(const void *data, size_t len, bool (*fn)(struct mp_reader *content, void *arg),
@@ -133,6 +134,22 @@ int record_log_append(struct record_log *l, const struct mcfs_buf *record, struc
     return 0;
 }
 
+int record_log_sync(struct record_log *l, struct mcfs_error *err)
+{
+    if (fdatasync(l->fd))
+        return mcfs_fail_errno(err, errno, "%s", l->path);
+    _cleanup_free_ char *dir = l->name_synced ? NULL : strdup(l->path);
+    if (l->name_synced)
+        return 0;
+    if (!dir)
+        return mcfs_fail_errno(err, ENOMEM, "%s", l->path);
+    *strrchr(dir, '/') = 0;
+    if (mcfs_sync_dir(dir, err))
+        return -1;
+    l->name_synced = true;
+    return 0;
+}
+
 size_t record_log_count(const struct record_log *l)
 {
     return l->records;
@@ -148,5 +165,6 @@ int record_log_rewrite(struct record_log *l, const struct mcfs_buf *records, siz
         open_for_append(l, err))
         return -1;
     l->records = n;
+    l->name_synced = durable;
     return 0;
 }

@@ -5,7 +5,8 @@
 /*
  * A file of records (record.h) of which a later one replaces what an earlier one said, so that it
  * is appended to and now and then written anew.  Appending survives the death of the process, not a
- * power cut before the next durable rewriting; a torn or damaged record ends the reading.
+ * power cut before the next record_log_sync or durable rewriting; a torn or damaged record ends the
+ * reading.
  *
  * One process has the file; the caller locks.
  */
@@ -31,6 +32,9 @@ void record_log_close(struct record_log *l);
 
 /* Appends one record; 0 or -1, and then nothing has been appended. */
 int record_log_append(struct record_log *l, const struct mcfs_buf *record, struct mcfs_error *err);
+
+/* What has been appended survives a power cut from now on.  0 or -1. */
+int record_log_sync(struct record_log *l, struct mcfs_error *err);
 
 /* Records since the last rewriting. */
 size_t record_log_count(const struct record_log *l);

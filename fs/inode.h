@@ -89,6 +89,7 @@ struct inode {
     atomic_uint opens;   /* handles on it */
     atomic_uint writing; /* of those, ones for writing that have not been closed since they wrote */
     atomic_bool dirty;   /* holds what is not published */
+    atomic_bool synced;  /* a temporary name's content survives power loss */
     atomic_bool refused; /* what is dirty could not be published, and who closed it was told */
     atomic_bool claimed; /* made for an open or truncate that comes back in a moment */
     bool no_replace;

@@ -104,6 +104,7 @@ static void note_write(struct inode *inode, const struct fuse_file_info *fi, uin
     if (!fi->writepage)
         handle_writes(handle_of(fi), true);
     inode->dirty = true;
+    inode->synced = false;
     inode->refused = false;
     inode->size = MCFS_MAX(inode->size, size);
     inode->attr.mtime_ns = mcfs_wall_ns();

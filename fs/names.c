@@ -289,6 +289,7 @@ static int publish_temp(const struct rename *r, struct inode *temp, struct mcfs_
     struct node_put_result out;
     MCFS_LOCK_SCOPE(&temp->lock);
     put.attr = temp->attr;
+    put.sync = temp->synced; /* its content was to survive power loss, under either name */
     if (staging_describe(temp->staging, &put, r->cancel, err) ||
         node_put(fs->node, &put, &out, r->cancel, err))
         return -1;

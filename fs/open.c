@@ -200,6 +200,7 @@ static int open_staged(struct fs *fs, struct handle *h, int flags, const struct 
         if (staging_truncate(inode->staging, 0, cancel, err))
             return -1;
         inode->dirty = true;
+        inode->synced = false;
         inode->size = 0;
         inode->attr.mtime_ns = mcfs_wall_ns();
     }
@@ -474,7 +475,7 @@ void fs_fsync(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_file_inf
     if (inode->kind == INODE_WRITER && inode->staging)
         rc = writer_commit(fs, inode, true, &c.cancel, &err);
     else if (inode->kind == INODE_TEMP)
-        rc = temp_names_keep(fs->temps, inode, &err);
+        rc = inode->gone ? 0 : temp_names_sync(fs->temps, inode, &err);
     else
         rc = node_sync(fs->node, &err);
     pthread_mutex_unlock(&inode->lock);

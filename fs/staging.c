@@ -193,6 +193,12 @@ static int copy_base(struct staging *s, uint64_t keep, const struct mcfs_cancel 
     return 0;
 }
 
+/* Before the content changes. */
+static int begin_change(struct staging *s, struct mcfs_error *err)
+{
+    return s->file.summed ? staging_area_changes(s->area, &s->file, err) : 0;
+}
+
 int64_t staging_read(struct staging *s, void *buf, size_t len, uint64_t off,
                      const struct mcfs_cancel *cancel, struct mcfs_error *err)
 {
@@ -217,7 +223,7 @@ int staging_write(struct staging *s, const void *data, size_t len, uint64_t off,
 {
     if (off > SIZE_MAX_BYTES || len > SIZE_MAX_BYTES - off)
         return mcfs_fail_errno(err, EFBIG, "object");
-    if (check(s, err) || copy_base(s, UINT64_MAX, cancel, err))
+    if (check(s, err) || copy_base(s, UINT64_MAX, cancel, err) || begin_change(s, err))
         return -1;
     if (s->crc_valid && off == s->crc_upto) {
         s->crc = mcfs_crc32c(s->crc, data, len);
@@ -265,7 +271,7 @@ int staging_truncate(struct staging *s, uint64_t size, const struct mcfs_cancel 
         s->crc_valid = true;
         return 0;
     }
-    if (check(s, err) || copy_base(s, size, cancel, err))
+    if (check(s, err) || copy_base(s, size, cancel, err) || begin_change(s, err))
         return -1;
     s->crc_valid = false;
     if (!s->file.path && size > s->memory_max && spill(s, err))
@@ -298,7 +304,7 @@ int staging_zero(struct staging *s, uint64_t off, uint64_t len, const struct mcf
 {
     if (off >= s->size)
         return 0;
-    if (copy_base(s, UINT64_MAX, cancel, err))
+    if (copy_base(s, UINT64_MAX, cancel, err) || begin_change(s, err))
         return -1;
     s->crc_valid = false;
     len = MCFS_MIN(len, s->size - off);
@@ -370,9 +376,19 @@ void staging_published(struct staging *s, struct replica_reader *base)
 
 int staging_label(struct staging *s, const struct mcfs_buf *label, struct mcfs_error *err)
 {
+    struct staging_sum sum;
     if (check(s, err) || copy_base(s, UINT64_MAX, NULL, err) || spill(s, err))
         return -1;
-    return staging_area_label(s->area, &s->file, label, err);
+    if (s->crc_valid && s->crc_upto == s->size)
+        sum = (struct staging_sum){s->size, s->crc};
+    else if (staging_sum_of(s->file.fd, &sum, err)) /* it was not written in order */
+        return -1;
+    return staging_area_label(s->area, &s->file, label, &sum, err);
+}
+
+int staging_sync(struct staging *s, struct mcfs_error *err)
+{
+    return check(s, err) ? -1 : staging_area_sync(s->area, &s->file, err);
 }
 
 void staging_unlabel(struct staging *s)

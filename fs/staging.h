@@ -66,6 +66,9 @@ void staging_published(struct staging *s, struct replica_reader *base);
  * the process's death. */
 int staging_label(struct staging *s, const struct mcfs_buf *label, struct mcfs_error *err);
 
+/* What staging_label has kept survives power loss from now on.  0 or -1. */
+int staging_sync(struct staging *s, struct mcfs_error *err);
+
 /* Takes the label off. */
 void staging_unlabel(struct staging *s);
 

@@ -2,6 +2,7 @@
 #include "fs/staging_area.h"
 
 #include "common/cleanup.h"
+#include "common/crc32c.h"
 #include "common/file.h"
 #include "common/hash.h"
 #include "common/log.h"
@@ -14,6 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#define PIECE ((size_t)256 << 10)
 #define SPARES_MAX 64
 #define READY_MAX 48
 #define LOG_SLACK 4096 /* outdated records that are not worth a rewriting */
@@ -21,6 +23,8 @@
 /* A file's label as the log has it. */
 struct labelled {
     struct mcfs_slice name, label;
+    struct staging_sum sum;
+    bool summed;
     char bytes[];
 };
 
@@ -52,6 +56,20 @@ static struct mcfs_slice name_of(const char *path)
     return mcfs_slice_str(strrchr(path, '/') + 1);
 }
 
+int staging_sum_of(int fd, struct staging_sum *sum, struct mcfs_error *err)
+{
+    _cleanup_free_ char *piece = malloc(PIECE);
+    ssize_t n;
+    *sum = (struct staging_sum){0};
+    if (!piece)
+        return mcfs_fail_errno(err, ENOMEM, "staging");
+    while ((n = mcfs_pread_full(fd, piece, PIECE, sum->size)) > 0) {
+        sum->crc32c = mcfs_crc32c(sum->crc32c, piece, (size_t)n);
+        sum->size += (uint64_t)n;
+    }
+    return n < 0 ? mcfs_fail_errno(err, errno, "staging") : 0;
+}
+
 /* ---- labels; the caller holds the lock ---- */
 
 static struct labelled *find(struct staging_area *a, struct mcfs_slice name)
@@ -67,7 +85,9 @@ static void forget(struct staging_area *a, struct mcfs_slice name)
     free(l);
 }
 
-static int note(struct staging_area *a, struct mcfs_slice name, struct mcfs_slice label)
+/* sum NULL: not known.  The label may be that of the entry that goes. */
+static int note(struct staging_area *a, struct mcfs_slice name, struct mcfs_slice label,
+                const struct staging_sum *sum)
 {
     struct labelled *l = malloc(sizeof(*l) + name.len + label.len);
     if (!l)
@@ -76,6 +96,8 @@ static int note(struct staging_area *a, struct mcfs_slice name, struct mcfs_slic
     memcpy(l->bytes + name.len, label.data, label.len);
     l->name = mcfs_slice(l->bytes, name.len);
     l->label = mcfs_slice(l->bytes + name.len, label.len);
+    l->summed = sum;
+    l->sum = sum ? *sum : (struct staging_sum){0};
     forget(a, name);
     if (mcfs_table_add(&a->labels, l) == 0)
         return 0;
@@ -83,30 +105,47 @@ static int note(struct staging_area *a, struct mcfs_slice name, struct mcfs_slic
     return -1;
 }
 
-static void put_record(struct mcfs_buf *b, struct mcfs_slice name, struct mcfs_slice label)
+static void put_record(struct mcfs_buf *b, struct mcfs_slice name, struct mcfs_slice label,
+                       const struct staging_sum *sum)
 {
     size_t at = mcfs_record_begin(b);
-    mp_put_array(b, 2);
+    mp_put_array(b, 4);
     mp_put_str(b, name);
     if (label.data)
         mp_put_bin(b, label.data, label.len);
     else
         mp_put_nil(b);
+    if (sum)
+        mp_put_uint(b, sum->size);
+    else
+        mp_put_nil(b);
+    mp_put_uint(b, sum ? sum->crc32c : 0);
     mcfs_record_end(b, at);
+}
+
+static bool read_sum(struct mp_reader *p, struct staging_sum *sum, bool *known)
+{
+    *known = mp_peek(p) != MP_NIL;
+    return (*known ? mp_read_uint(p, &sum->size) : mp_read_nil(p)) &&
+           mp_read_u32_max(p, UINT32_MAX, &sum->crc32c) && mp_done(p);
 }
 
 static bool read_record(struct mp_reader *p, void *arg)
 {
     struct staging_area *a = arg;
-    struct mcfs_slice name, label;
-    if (!mp_read_array_of(p, 2) || !mp_read_str(p, &name) || name.len == 0 ||
+    struct mcfs_slice name, label = {NULL, 0};
+    struct staging_sum sum;
+    bool known;
+    if (!mp_read_array_of(p, 4) || !mp_read_str(p, &name) || name.len == 0 ||
         memchr(name.data, '/', name.len) || memchr(name.data, 0, name.len))
         return false;
-    if (mp_peek(p) == MP_NIL) {
-        forget(a, name);
-        return mp_read_nil(p) && mp_done(p);
-    }
-    return mp_read_bin(p, &label) && mp_done(p) && note(a, name, label) == 0;
+    bool labelled = mp_peek(p) != MP_NIL;
+    if (!(labelled ? mp_read_bin(p, &label) : mp_read_nil(p)) || !read_sum(p, &sum, &known))
+        return false;
+    if (labelled)
+        return note(a, name, label, known ? &sum : NULL) == 0;
+    forget(a, name);
+    return true;
 }
 
 static int rewrite_log(struct staging_area *a, struct mcfs_error *err)
@@ -114,7 +153,7 @@ static int rewrite_log(struct staging_area *a, struct mcfs_error *err)
     _cleanup_buf_ struct mcfs_buf b = MCFS_BUF_INIT;
     struct labelled *l;
     for (size_t i = 0; (l = mcfs_table_next(&a->labels, &i));)
-        put_record(&b, l->name, l->label);
+        put_record(&b, l->name, l->label, l->summed ? &l->sum : NULL);
     return record_log_rewrite(a->log, &b, a->labels.count, false, err);
 }
 
@@ -178,6 +217,15 @@ static void forget_absent(struct staging_area *a)
     mcfs_table_free(&old);
 }
 
+/* Whether a file's content is what its label says. */
+static bool holds(const char *path, const struct staging_sum *sum)
+{
+    struct staging_sum found;
+    _cleanup_fd_ int fd = open(path, O_RDONLY | O_CLOEXEC);
+    return fd >= 0 && staging_sum_of(fd, &found, NULL) == 0 && found.size == sum->size &&
+           found.crc32c == sum->crc32c;
+}
+
 int staging_area_recover(struct staging_area *a,
                          void (*fn)(const char *path, struct mcfs_slice label, void *arg),
                          void *arg, struct mcfs_error *err)
@@ -192,7 +240,13 @@ int staging_area_recover(struct staging_area *a,
             continue;
         snprintf(path, sizeof(path), "%s/%s", a->dir, e->d_name);
         MCFS_LOCK_SCOPE(&a->lock);
-        const struct labelled *l = find(a, mcfs_slice_str(e->d_name));
+        struct labelled *l = find(a, mcfs_slice_str(e->d_name));
+        if (l && l->summed && !holds(path, &l->sum)) {
+            mcfs_warning("%s: not all of what was written before a power cut is there; dropped",
+                         path);
+            forget(a, l->name);
+            l = NULL;
+        }
         if (l)
             fn(path, l->label, arg);
         else
@@ -250,7 +304,7 @@ int staging_area_adopt(const char *path, struct staging_file *f, struct mcfs_err
     *f = (struct staging_file)STAGING_FILE_NONE;
     f->fd = open(path, O_RDWR | O_CLOEXEC);
     f->path = strdup(path);
-    f->labelled = true;
+    f->labelled = f->summed = true;
     if (f->fd >= 0 && f->path && fstat(f->fd, &st) == 0) {
         f->length = (uint64_t)st.st_size;
         return 0;
@@ -261,18 +315,46 @@ int staging_area_adopt(const char *path, struct staging_file *f, struct mcfs_err
 }
 
 int staging_area_label(struct staging_area *a, struct staging_file *f, const struct mcfs_buf *label,
-                       struct mcfs_error *err)
+                       const struct staging_sum *sum, struct mcfs_error *err)
 {
     _cleanup_buf_ struct mcfs_buf b = MCFS_BUF_INIT;
     struct mcfs_slice name = name_of(f->path), bytes = mcfs_slice(label->data, label->len);
     if (label->failed || f->removed)
         return mcfs_fail_errno(err, label->failed ? ENOMEM : ESTALE, "%s", f->path);
-    put_record(&b, name, bytes);
+    put_record(&b, name, bytes, sum);
     MCFS_LOCK_SCOPE(&a->lock);
     if (record_log_append(a->log, &b, err))
         return -1;
     f->labelled = true;
-    return note(a, name, bytes) ? mcfs_fail_errno(err, ENOMEM, "%s", f->path) : 0;
+    f->summed = sum;
+    return note(a, name, bytes, sum) ? mcfs_fail_errno(err, ENOMEM, "%s", f->path) : 0;
+}
+
+int staging_area_changes(struct staging_area *a, struct staging_file *f, struct mcfs_error *err)
+{
+    _cleanup_buf_ struct mcfs_buf b = MCFS_BUF_INIT;
+    if (!f->summed)
+        return 0;
+    MCFS_LOCK_SCOPE(&a->lock);
+    struct labelled *l = find(a, name_of(f->path));
+    if (l)
+        put_record(&b, l->name, l->label, NULL);
+    if (l && record_log_append(a->log, &b, err))
+        return -1;
+    if (l)
+        l->summed = false;
+    f->summed = false;
+    return 0;
+}
+
+int staging_area_sync(struct staging_area *a, const struct staging_file *f, struct mcfs_error *err)
+{
+    if (fdatasync(f->fd))
+        return mcfs_fail_errno(err, errno, "%s", f->path);
+    if (mcfs_sync_dir(a->dir, err))
+        return -1;
+    MCFS_LOCK_SCOPE(&a->lock);
+    return record_log_sync(a->log, err);
 }
 
 void staging_area_unlabel(struct staging_area *a, struct staging_file *f)
@@ -282,10 +364,10 @@ void staging_area_unlabel(struct staging_area *a, struct staging_file *f)
     if (!f->labelled)
         return;
     struct mcfs_slice name = name_of(f->path);
-    put_record(&b, name, mcfs_slice(NULL, 0));
+    put_record(&b, name, mcfs_slice(NULL, 0), NULL);
     MCFS_LOCK_SCOPE(&a->lock);
     forget(a, name);
-    f->labelled = false;
+    f->labelled = f->summed = false;
     if (record_log_append(a->log, &b, &err) == 0)
         return;
     mcfs_warning("%s: the file is removed instead", err.msg);

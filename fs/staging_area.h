@@ -9,8 +9,10 @@
  *
  * A file may carry a label, a few bytes that say what it is and that a restart finds again; one
  * without is dropped at a restart.  Labels are records of a log beside the directory
- * (common/record_log.h), [file's name, label or nil], because an extended attribute costs more: it
- * has ext4 allocate and free a block for each that does not fit the inode.
+ * (common/record_log.h), [file's name, label or nil, size or nil, CRC-32C], because an extended
+ * attribute costs more: it has ext4 allocate and free a block for each that does not fit the inode.
+ * Size and checksum are those of the content, until it changes: after a power cut the disk may have
+ * the label and not the bytes, or those that the file held for somebody else since.
  *
  * All functions may be called from any thread.
  */
@@ -30,8 +32,15 @@ struct staging_file {
     int fd;
     uint64_t length; /* bytes that it may hold from before; only when it is taken */
     bool labelled;
+    bool summed;  /* the label says what the content is */
     bool removed; /* from the directory, since its label could not be taken off */
 };
+/* What a file holds. */
+struct staging_sum {
+    uint64_t size;
+    uint32_t crc32c;
+};
+
 #define STAGING_FILE_NONE                                                                          \
     {                                                                                              \
         .path = NULL, .fd = -1                                                                     \
@@ -45,7 +54,8 @@ struct staging_area *staging_area_open(const char *dir, const char *log_path,
 void staging_area_close(struct staging_area *a);
 
 /* Calls fn for each file that has a label, with its path and label (valid during the call), and
- * removes all others: they were never promised.  Before any file is taken.  0 or -1. */
+ * removes all others: they were never promised, or do not hold what their label says.  Before any
+ * file is taken.  0 or -1. */
 int staging_area_recover(struct staging_area *a,
                          void (*fn)(const char *path, struct mcfs_slice label, void *arg),
                          void *arg, struct mcfs_error *err);
@@ -53,12 +63,21 @@ int staging_area_recover(struct staging_area *a,
 /* A file without a label to write to, open for reading and writing.  0 or -1. */
 int staging_area_take(struct staging_area *a, struct staging_file *f, struct mcfs_error *err);
 
+/* Reads a whole file.  0 or -1. */
+int staging_sum_of(int fd, struct staging_sum *sum, struct mcfs_error *err);
+
 /* Opens a file that staging_area_recover has found.  0 or -1. */
 int staging_area_adopt(const char *path, struct staging_file *f, struct mcfs_error *err);
 
-/* Labels it, in place of what label it had.  0 or -1. */
+/* Labels it, in place of what label it had; sum: of its content.  0 or -1. */
 int staging_area_label(struct staging_area *a, struct staging_file *f, const struct mcfs_buf *label,
-                       struct mcfs_error *err);
+                       const struct staging_sum *sum, struct mcfs_error *err);
+
+/* The content will change: from now on the label holds whatever it is.  0 or -1. */
+int staging_area_changes(struct staging_area *a, struct staging_file *f, struct mcfs_error *err);
+
+/* Label and content survive power loss from now on.  0 or -1. */
+int staging_area_sync(struct staging_area *a, const struct staging_file *f, struct mcfs_error *err);
 
 /* Takes the label off, so that no restart finds it; where that cannot be written down the file is
  * removed instead. */

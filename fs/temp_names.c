@@ -170,6 +170,16 @@ int temp_names_keep(struct temp_names *t, struct inode *inode, struct mcfs_error
     return 0;
 }
 
+int temp_names_sync(struct temp_names *t, struct inode *inode, struct mcfs_error *err)
+{
+    if (inode->synced && !inode->dirty)
+        return 0;
+    if (temp_names_keep(t, inode, err) || staging_sync(inode->staging, err))
+        return -1;
+    inode->synced = true;
+    return 0;
+}
+
 bool temp_names_take_over(struct temp_names *t, struct inode *temp, struct inode *object)
 {
     struct mcfs_slice key = inode_key(temp);

@@ -37,6 +37,10 @@ struct inode *temp_names_create(struct temp_names *t, struct mcfs_slice tenant,
 /* It was closed: from now on it survives a restart.  The caller holds the inode's lock. */
 int temp_names_keep(struct temp_names *t, struct inode *inode, struct mcfs_error *err);
 
+/* The same, and it survives power loss, under this name or the one that a rename publishes it
+ * under. */
+int temp_names_sync(struct temp_names *t, struct inode *inode, struct mcfs_error *err);
+
 /* The object's inode, which the kernel has a name for, goes on as a temporary name in the place of
  * one that was just made for its content.  False: it cannot, and the name has to be looked up. */
 bool temp_names_take_over(struct temp_names *t, struct inode *temp, struct inode *object);

@@ -44,7 +44,9 @@ static void label(struct staging_area *a, struct staging_file *f, const char *te
 {
     struct mcfs_buf b = MCFS_BUF_INIT;
     mcfs_buf_append_str(&b, text);
-    cr_assert_eq(staging_area_label(a, f, &b, NULL), 0);
+    struct staging_sum sum;
+    cr_assert_eq(staging_sum_of(f->fd, &sum, NULL), 0);
+    cr_assert_eq(staging_area_label(a, f, &b, &sum, NULL), 0);
     mcfs_buf_free(&b);
 }
 
@@ -133,6 +135,21 @@ Test(staging_area, a_file_given_back_has_no_label, .init = make, .fini = clean)
 {
     in_killed_process(use_again);
     cr_assert_str_eq(found(), "");
+}
+
+static void damage(struct staging_area *a)
+{
+    struct staging_file kept = take(a, "changed", "changing"), lost = take(a, "whole", "damaged");
+    cr_assert_eq(staging_area_changes(a, &kept, NULL), 0);
+    cr_assert_eq(mcfs_pwrite_full(kept.fd, "X", 1, 0), 0);
+    cr_assert_eq(mcfs_pwrite_full(lost.fd, "X", 1, 0), 0); /* as a power cut leaves it */
+}
+
+/* A file that does not hold what its label says is dropped, unless it was being changed. */
+Test(staging_area, a_label_knows_the_content, .init = make, .fini = clean)
+{
+    in_killed_process(damage);
+    cr_assert_str_eq(found(), "changing=Xhanged;");
 }
 
 static void publish(struct staging_area *a)
