@@ -97,7 +97,8 @@ static int allocate(struct directory *d, const struct memory_put *m, uint64_t si
                               .replicas = m->replica_num,
                               .strategy = m->strategy,
                               .preferred = m->preferred,
-                              .preferred_count = m->preferred_count};
+                              .preferred_count = m->preferred_count,
+                              .again = m->again};
     e->count = segments_allocate(d->segments, &q, ranges, full, err);
     for (uint32_t i = 0; i < e->count; i++)
         e->replicas[i] = (struct memory_replica){ranges[i], atomic_fetch_add(&d->next_id, 1)};

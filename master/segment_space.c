@@ -174,7 +174,7 @@ uint32_t segments_allocate(struct segments *s, const struct space_request *q,
     uint32_t got = allocate_once(s, q, out, full, err);
     if (!got && *full && segments_release_due(s))
         got = allocate_once(s, q, out, full, err);
-    if (!got)
+    if (!got && !q->again)
         atomic_fetch_add(&s->failures, 1);
     return got;
 }
@@ -289,6 +289,14 @@ uint32_t segments_release_due(struct segments *s)
             return n;
         segments_release(s, &range);
     }
+}
+
+void segments_add_held(struct segments *s, int64_t beyond_mono_ms, uint64_t *bytes, uint32_t max)
+{
+    MCFS_LOCK_SCOPE(&s->held_lock);
+    for (uint32_t i = 0; i < s->held_count; i++)
+        if (s->held[i].until_mono_ms > beyond_mono_ms && s->held[i].range.segment <= max)
+            bytes[s->held[i].range.segment] += s->held[i].range.size;
 }
 
 bool segments_peek_held(struct segments *s, uint32_t i, struct segment_range *out,

@@ -102,6 +102,7 @@ struct space_request {
     enum segment_strategy strategy;
     const struct mcfs_slice *preferred; /* names, tried first, in this order */
     uint32_t preferred_count;
+    bool again; /* it has been counted as one that found no room */
 };
 
 /* Allocates as many of the replicas as there is room for, at least one, into out; returns how many,
@@ -119,6 +120,9 @@ void segments_release_in(struct segments *s, const struct segment_range *r, uint
 /* The same for a range that a snapshot held already, which segments_peek_held leaves out: what was
  * written of it is written again. */
 void segments_hold_carried(struct segments *s, const struct segment_range *r, uint64_t ms);
+
+/* Adds up what is held beyond a time, by the number of its segment, up to `max`. */
+void segments_add_held(struct segments *s, int64_t beyond_mono_ms, uint64_t *bytes, uint32_t max);
 
 /* Gives back what is due; returns how many ranges that were. */
 uint32_t segments_release_due(struct segments *s);
