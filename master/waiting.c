@@ -127,11 +127,12 @@ int waiting_puts_add(struct waiting_puts *w, struct mcfs_rpc_request *r, const s
 static void answer(struct waiting_puts *w, struct waiting_put *p, uint64_t version,
                    const struct mcfs_buf *result, const struct mcfs_error *err)
 {
-    int rc = mcfs_rpc_later_send(p->later, result, err);
+    struct mcfs_rpc_later *later = p->later;
+    uint32_t client = p->put.client;
     p->later = NULL;
-    if (rc && result)
-        directory_put_revoke(w->m->directory, version, p->put.client, NULL);
-    forget(w, p);
+    forget(w, p); /* who has the answer is not counted any more */
+    if (mcfs_rpc_later_send(later, result, err) && result)
+        directory_put_revoke(w->m->directory, version, client, NULL);
 }
 
 /* Whether the put is done with: answered, or its caller has left.  *least: a size that found no
