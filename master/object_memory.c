@@ -255,6 +255,67 @@ bool record_has_memory(const struct directory *d, const struct record *r)
     return false;
 }
 
+/* ---- from one record to another ---- */
+
+static struct side *side_at(const struct directory *d, uint32_t block)
+{
+    return (struct side *)(void *)(d->key_base + (uint64_t)block * KEY_UNIT);
+}
+
+int memory_move_begin(struct directory *d, struct key_hash h, struct mcfs_slice group,
+                      const struct record *from, uint32_t client, struct memory_move *m,
+                      struct mcfs_error *err)
+{
+    const struct side *old = record_side(d, from);
+    bool memory = record_has_memory(d, from), connected;
+    *m = (struct memory_move){.alone = memory && !record_has_node(d, from, client)};
+    if (!memory && !group.len)
+        return 0;
+    if (!(m->block = record_new_side(d, h, group, memory ? old->count : 0)))
+        return mcfs_fail(err, MCFS_NO_AVAILABLE_HANDLE, "the master is out of memory");
+    struct side *side = side_at(d, m->block);
+    if (memory) { /* the same bytes */
+        side->checksum = old->checksum;
+        side->has_checksum = old->has_checksum;
+    }
+    for (uint32_t i = 0; memory && i < old->count; i++) {
+        const struct side_replica *s = &old->replicas[i];
+        /* Asked under the shards' locks: a segment that goes later is swept later. */
+        if (s->type == MCFS_REPLICA_MEMORY && segments_live(d->segments, s->segment, &connected))
+            side->replicas[m->count++] = *s;
+    }
+    if (m->count || !m->alone)
+        return 0;
+    record_free_group(d, h, m->block);
+    return mcfs_fail(err, MCFS_SEGMENT_NOT_FOUND, "the segments that the object was in are gone");
+}
+
+void memory_move_detach(struct directory *d, const struct memory_move *m, const struct record *from)
+{
+    struct side *old = record_side(d, from);
+    uint32_t kept = 0, taken = 0;
+    for (uint32_t i = 0; m->count && i < old->count; i++) {
+        const struct side_replica *s = &old->replicas[i];
+        if (taken < m->count && s->type == MCFS_REPLICA_MEMORY &&
+            s->id == side_at(d, m->block)->replicas[taken].id) {
+            taken++;
+            continue;
+        }
+        old->replicas[kept++] = *s;
+    }
+    if (m->count)
+        old->count = kept;
+}
+
+void memory_move_attach(struct directory *d, const struct memory_move *m, struct record *to)
+{
+    if (!m->count)
+        return;
+    record_side(d, to)->count = m->count;
+    if (m->alone)
+        record_withdraw_node(d, to, to->node);
+}
+
 void record_walk_prefetch(struct directory *d, uint32_t shard, uint32_t i)
 {
     uint32_t mask = d->shards[shard].mask;
