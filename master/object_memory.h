@@ -80,7 +80,11 @@ void record_walk_prefetch(struct directory *d, uint32_t shard, uint32_t i);
  * Returns whether a complete replica is left. */
 bool record_drop_memory(struct directory *d, struct record *r, bool all, uint64_t *bytes);
 
-/* ---- segments that are gone ---- */
+/* ---- segments that come and go ---- */
+
+/* segments_mount, told of the puts under way. */
+int directory_mount_segment(struct directory *d, const struct segment_info *info, bool *gone,
+                            struct mcfs_error *err);
 
 /* Takes the replicas out that lie in segments that are gone, and the objects that have no other
  * complete one; returns how many objects went.  Takes time in proportion to the directory. */

@@ -206,8 +206,7 @@ static void swap(struct held *a, struct held *b)
     *b = t;
 }
 
-/* Adds to the heap; the lock is held. */
-static int hold(struct segments *s, const struct segment_range *r, int64_t until, bool carried)
+int segment_hold(struct segments *s, const struct segment_range *r, int64_t until, bool carried)
 {
     if (s->held_count == s->held_cap) {
         uint32_t cap = s->held_cap ? s->held_cap * 2 : 1024;
@@ -255,14 +254,15 @@ static void release_in(struct segments *s, const struct segment_range *r, uint64
         return;
     }
     {
-        MCFS_LOCK_SCOPE(&g->lock);
-        if (!g->allocator)
-            g->known_mono_ms = MCFS_MAX(g->known_mono_ms, until);
+        MCFS_LOCK_SCOPE(&s->held_lock);
+        if (segment_hold(s, r, until, carried) == 0)
+            return;
     }
-    MCFS_LOCK_SCOPE(&s->held_lock);
-    if (hold(s, r, until, carried)) /* never handed out again, rather than too early */
-        mcfs_error("%" PRIu64 " bytes of a memory segment are lost: no memory to remember them",
-                   r->size);
+    /* Never handed out again, rather than too early; nor is what may be mounted there. */
+    mcfs_error("%" PRIu64 " bytes of a memory segment are lost: no memory to remember them",
+               r->size);
+    MCFS_LOCK_SCOPE(&g->lock);
+    g->known_mono_ms = MCFS_MAX(g->known_mono_ms, until);
 }
 
 void segments_release_in(struct segments *s, const struct segment_range *r, uint64_t ms)
@@ -381,7 +381,7 @@ uint64_t segments_claims_end(struct segments *s, uint64_t ms)
             g->holders++;
             found++;
             MCFS_LOCK_SCOPE(&s->held_lock);
-            hold(s, &r, mcfs_mono_ms() + (int64_t)ms, false);
+            segment_hold(s, &r, mcfs_mono_ms() + (int64_t)ms, false);
         }
         free(g->claimed);
         g->claimed = NULL;

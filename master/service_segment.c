@@ -135,8 +135,7 @@ int method_mount_segment(struct master *m, struct mcfs_rpc_request *r, struct mc
         return mcfs_fail(err, MCFS_INVALID_PARAMS,
                          "a segment's name and endpoint have at most %d bytes", SEGMENT_TEXT_MAX);
     if (read_session(m, r, session, &g.node, err) ||
-        segments_mount(directory_segments(m->directory), &g,
-                       (uint32_t)m->flags.default_kv_lease_ttl_ms, &gone, err))
+        directory_mount_segment(m->directory, &g, &gone, err))
         return -1;
     if (gone)
         sweep(m, "mounted in the place of another", &g, &swept);

@@ -38,7 +38,7 @@ static inline void mount(struct directory *d, uint32_t i, uint64_t size)
     struct segment_info g = described(i, size);
     struct mcfs_error err = MCFS_ERROR_INIT;
     bool gone;
-    cr_assert_eq(segments_mount(directory_segments(d), &g, 0, &gone, &err), 0, "%s", err.msg);
+    cr_assert_eq(directory_mount_segment(d, &g, &gone, &err), 0, "%s", err.msg);
 }
 
 static inline bool info_of(struct directory *d, uint32_t i, struct segment_info *out)

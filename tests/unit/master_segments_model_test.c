@@ -27,13 +27,13 @@ struct model {
     unsigned seed;
     struct replicas objects[KEYS];
     struct {
-        struct replicas r;
+        struct replicas r, lost; /* those in segments that are there, and that are gone */
         int key;
     } begun[PENDING];
     int begun_count;
     bool mounted[SEGMENTS];
-    bool leased; /* leases outlast the run: then nothing that was read comes again */
-    struct range ever[EVER];
+    bool leased;             /* leases outlast the run: then nothing that was read comes again */
+    struct range ever[EVER]; /* what is not to be handed out again in this run */
     int ever_count;
 };
 
@@ -98,6 +98,7 @@ static void step_start(struct model *m)
             apart(&r.v[i], &r.v[k]);
         apart_from_all(m, &r.v[i]);
     }
+    m->begun[m->begun_count].lost = (struct replicas){0};
     m->begun[m->begun_count].key = key;
     m->begun[m->begun_count++].r = r;
 }
@@ -207,13 +208,32 @@ static void step_exchange(struct model *m)
     two->version = x.side[1].new_version;
 }
 
-static void without(struct replicas *r, uint64_t segment)
+static uint64_t segment_of(const struct range *r)
+{
+    return (r->from >> 32) - 1;
+}
+
+/* lost (or NULL) gets those that go. */
+static void without(struct replicas *r, uint64_t segment, struct replicas *lost)
 {
     uint32_t kept = 0;
     for (uint32_t i = 0; i < r->count; i++)
-        if ((r->v[i].from >> 32) - 1 != segment)
+        if (segment_of(&r->v[i]) != segment)
             r->v[kept++] = r->v[i];
+        else if (lost)
+            lost->v[lost->count++] = r->v[i];
     r->count = kept;
+}
+
+/* Where a put is under way that began in the segment as it was, nothing is put in the new one. */
+static void keep_busy(struct model *m, uint64_t segment)
+{
+    for (int k = 0; k < m->begun_count; k++) {
+        struct replicas busy = {0};
+        without(&m->begun[k].lost, segment, &busy);
+        for (uint32_t i = 0; i < busy.count && m->ever_count < EVER; i++)
+            m->ever[m->ever_count++] = busy.v[i];
+    }
 }
 
 static void step_mount(struct model *m)
@@ -221,8 +241,10 @@ static void step_mount(struct model *m)
     uint32_t i = (uint32_t)pick(m, SEGMENTS);
     if (!m->mounted[i]) {
         /* Where readers may know addresses nothing is allocated for now: elsewhere, then. */
-        if (!m->leased)
+        if (!m->leased) {
             mount(m->d, i, 2000);
+            keep_busy(m, i);
+        }
         m->mounted[i] = !m->leased;
         return;
     }
@@ -233,14 +255,14 @@ static void step_mount(struct model *m)
     uint64_t expect = 0, gone;
     for (int k = 0; k < KEYS; k++) {
         struct replicas *r = &m->objects[k];
-        without(r, i);
+        without(r, i, NULL);
         if (r->version && !r->count) {
             expect++;
             *r = (struct replicas){0};
         }
     }
     for (int k = 0; k < m->begun_count; k++)
-        without(&m->begun[k].r, i);
+        without(&m->begun[k].r, i, &m->begun[k].lost);
     gone = directory_sweep_segments(m->d);
     cr_assert_eq(gone, expect);
     m->mounted[i] = false;
@@ -283,6 +305,8 @@ static void compare(struct model *m)
     for (int k = 0; k < m->begun_count; k++)
         for (uint32_t i = 0; i < m->begun[k].r.count; i++)
             bytes += m->begun[k].r.v[i].to - m->begun[k].r.v[i].from;
+    for (int k = 0; k < m->ever_count; k++)
+        bytes += m->mounted[segment_of(&m->ever[k])] ? m->ever[k].to - m->ever[k].from : 0;
     if (!m->leased)
         cr_assert_eq(used(m->d), bytes);
 }

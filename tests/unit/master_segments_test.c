@@ -62,7 +62,7 @@ Test(segments, replicas_lie_on_different_names)
     for (uint32_t i = 0; i < 3; i++)
         mount(d, i, 1 << 20);
     memcpy(g.name, "s0", 2); /* a second one of the first's name */
-    cr_assert_eq(segments_mount(directory_segments(d), &g, 0, &gone, NULL), 0);
+    cr_assert_eq(directory_mount_segment(d, &g, &gone, NULL), 0);
     for (int i = 0; i < 100; i++)
         for (uint32_t n = 1; n <= 4; n++) {
             struct memory_put m;
@@ -141,6 +141,19 @@ static void *putter_main(void *arg)
     return NULL;
 }
 
+/* Bytes that are held because puts were under way there when the segment was mounted again. */
+static uint64_t held_in_live(struct segments *s)
+{
+    uint64_t by_number[64] = {0}, bytes = 0;
+    segments_add_held(s, 0, by_number, 63);
+    for (uint32_t n = 1; n < 64; n++) {
+        bool connected;
+        if (segments_live(s, n, &connected))
+            bytes += by_number[n];
+    }
+    return bytes;
+}
+
 Test(segments, many_threads)
 {
     pthread_t threads[THREADS];
@@ -151,7 +164,7 @@ Test(segments, many_threads)
         cr_assert_eq(pthread_create(&threads[i], NULL, putter_main, (void *)(uintptr_t)i), 0);
     for (unsigned i = 0; i < THREADS; i++)
         pthread_join(threads[i], NULL);
-    /* Everything that is used is some object's, and once these have gone nothing is. */
+    /* Everything else that is used is some object's, and once these have gone nothing is. */
     uint64_t bytes = 0;
     for (unsigned t = 0; t < THREADS; t++)
         for (int k = 0; k < 40; k++) {
@@ -165,7 +178,7 @@ Test(segments, many_threads)
             drop(shared, key, NODE, true);
         }
     cr_assert_gt(bytes, 0);
-    cr_assert_eq(used(shared), 0);
+    cr_assert_eq(used(shared), held_in_live(directory_segments(shared)));
     directory_free(shared);
 }
 
