@@ -34,8 +34,8 @@ struct evict_waiters {
     /* Gives room to those for whom there is some, in the order in which they came, and sends those
      * away whose time is over.  Until when the last of the others waits (mono ms); 0: nobody. */
     int64_t (*serve)(void *arg);
-    /* Sends those away that wait until then at most and need more in one piece.  Returns whether
-     * any such is left. */
+    /* Sends those away that wait until then at most and need more in one piece, the second time
+     * that it is so.  Returns whether any of the others is left that waits until then at most. */
     bool (*refuse)(void *arg, int64_t until_mono_ms, uint64_t room);
     void *arg;
 };

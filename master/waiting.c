@@ -11,6 +11,7 @@ struct waiting_put {
     struct waiting_put *next;
     struct mcfs_rpc_later *later;
     int64_t until_mono_ms;
+    bool doubted;         /* the last look found that it cannot be helped */
     struct put_start put; /* its slices, and config's, point into text */
     struct memory_config config;
     char text[];
@@ -106,6 +107,7 @@ int waiting_puts_add(struct waiting_puts *w, struct mcfs_rpc_request *r, const s
     }
     e->put = *p;
     e->config = *c;
+    e->doubted = false;
     e->until_mono_ms = mcfs_mono_ms() + (int64_t)c->wait_ms;
     char *at = e->text;
     copy(&at, &e->put.tenant);
@@ -221,8 +223,11 @@ static bool refuse(void *arg, int64_t until_mono_ms, uint64_t room)
     bool some = false;
     while ((p = first(&all))) {
         struct mcfs_error err = MCFS_ERROR_INIT;
-        if (p->put.size <= room || p->until_mono_ms > until_mono_ms) {
-            some |= p->until_mono_ms <= until_mono_ms;
+        bool fits = p->put.size <= room, looked = p->until_mono_ms <= until_mono_ms;
+        /* What changed names or was replaced during the look may have been counted twice. */
+        if (fits || !looked || !p->doubted) {
+            some |= fits && looked;
+            p->doubted = !fits && looked;
             append(&left, p);
             continue;
         }
