@@ -24,8 +24,9 @@ int directory_evict(struct directory *d, double share, bool soft_pinned,
                     struct evict_counts *counts);
 
 /* The most bytes that one segment can have free at some time in the next `ms`, if everything goes
- * that may: what takes more finds no room until then, whatever is evicted.  Takes time in
- * proportion to the directory, which it enters for a shard at a time. */
+ * that may: what takes more finds no room until then, whatever is evicted.  UINT64_MAX: there is
+ * no segment to allocate from, which an allocation says better, or no memory to tell.  Takes time
+ * in proportion to the directory, which it enters for a shard at a time. */
 uint64_t directory_room_within(struct directory *d, uint64_t ms, bool soft_pinned);
 
 /* Who waits for room.  All are called in the evictor's thread, outside of the directory. */

@@ -37,6 +37,7 @@ uint64_t directory_room_within(struct directory *d, uint64_t ms, bool soft_pinne
 {
     uint32_t max = segments_max(d->segments);
     uint64_t room = 0;
+    bool usable = false;
     _cleanup_free_ uint64_t *bytes = calloc((size_t)max + 1, sizeof(*bytes));
     if (!bytes)
         return UINT64_MAX;
@@ -48,8 +49,10 @@ uint64_t directory_room_within(struct directory *d, uint64_t ms, bool soft_pinne
     segments_add_held(d->segments, mcfs_mono_ms() + (int64_t)ms, bytes, max);
     for (uint32_t n = 1; n <= max; n++) {
         struct segment_info g;
-        if (segments_get(d->segments, n, 0, &g) && g.state == SEGMENT_OK && g.size > bytes[n])
-            room = MCFS_MAX(room, g.size - bytes[n]);
+        if (!segments_get(d->segments, n, 0, &g) || g.state != SEGMENT_OK)
+            continue;
+        usable = true;
+        room = MCFS_MAX(room, g.size - MCFS_MIN(g.size, bytes[n]));
     }
-    return room;
+    return usable ? room : UINT64_MAX;
 }

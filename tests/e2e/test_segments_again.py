@@ -19,6 +19,7 @@ def place(where):
 
 def test_a_put_under_way_when_its_segment_is_unmounted(world):
     master = Master(world, "--default_kv_lease_ttl=100", "--eviction_high_watermark_ratio=1",
+                    "--client_ttl=600",
                     "--put_start_discard_timeout_sec=2", "--put_start_release_timeout_sec=12")
     a = Node(master)
     one = a.mount(size=20_000)

@@ -7,6 +7,7 @@ import msgpack
 from harness import Master, wait_until
 from test_segments import TENANT, Node, fails, segments
 
+IDLE = "--client_ttl=600"  # nobody pings here
 LONG = 60_000  # more than the tests' RPC waits: an answer is then one that did not wait for its time
 
 
@@ -37,7 +38,7 @@ class Waiter(threading.Thread):
 
 
 def test_concurrent_puts_into_full_memory_all_succeed(world):
-    master = Master(world, "--default_kv_lease_ttl=100", "--eviction_high_watermark_ratio=1")
+    master = Master(world, "--default_kv_lease_ttl=100", "--eviction_high_watermark_ratio=1", IDLE)
     a = Node(master)
     a.mount(size=100_000)
     for i in range(100):
@@ -63,7 +64,7 @@ def test_concurrent_puts_into_full_memory_all_succeed(world):
 
 
 def test_a_put_waits_for_leases_to_end(world):
-    master = Master(world, "--default_kv_lease_ttl=1500", "--eviction_high_watermark_ratio=1")
+    master = Master(world, "--default_kv_lease_ttl=1500", "--eviction_high_watermark_ratio=1", IDLE)
     a = Node(master)
     a.mount(size=1000)
     a.put("k", 600)
@@ -73,7 +74,7 @@ def test_a_put_waits_for_leases_to_end(world):
 
 
 def test_what_eviction_cannot_help_fails_at_once_and_evicts_nothing(world):
-    master = Master(world, "--default_kv_lease_ttl=100", "--eviction_high_watermark_ratio=1")
+    master = Master(world, "--default_kv_lease_ttl=100", "--eviction_high_watermark_ratio=1", IDLE)
     a = Node(master)
     a.mount(size=100_000)
     a.put("hard", 60_000, hard_pin=True)
@@ -89,14 +90,14 @@ def test_what_eviction_cannot_help_fails_at_once_and_evicts_nothing(world):
 
 def test_full_of_leased_objects(world):
     """Leases longer than the put waits: at once; shorter ones that are renewed: when its time is over."""
-    master = Master(world, "--default_kv_lease_ttl=600000", "--eviction_high_watermark_ratio=1")
+    master = Master(world, "--default_kv_lease_ttl=600000", "--eviction_high_watermark_ratio=1", IDLE)
     a = Node(master)
     a.mount(size=1000)
     a.put("k", 1000)
     assert "pinned or leased" in fails(-200, a.start, "new", 1000, wait_ms=LONG)
     assert a.exists("k")
 
-    master = Master(world, "--default_kv_lease_ttl=400", "--eviction_high_watermark_ratio=1")
+    master = Master(world, "--default_kv_lease_ttl=400", "--eviction_high_watermark_ratio=1", IDLE)
     a = Node(master)
     a.mount(size=1000)
     a.put("k", 1000)
@@ -118,7 +119,7 @@ def test_full_of_leased_objects(world):
 
 
 def test_room_that_others_give_back_goes_to_who_came_first(world):
-    master = Master(world, "--eviction_high_watermark_ratio=1", "--rpc_thread_num=1")
+    master = Master(world, "--eviction_high_watermark_ratio=1", IDLE, "--rpc_thread_num=1")
     a = Node(master)
     one = a.mount(size=1000)
     version, _ = a.start("begun", 1000)
@@ -142,7 +143,7 @@ def test_room_that_others_give_back_goes_to_who_came_first(world):
 
 
 def test_who_leaves_waits_no_more(world):
-    master = Master(world, "--eviction_high_watermark_ratio=1")
+    master = Master(world, "--eviction_high_watermark_ratio=1", IDLE)
     a, b = Node(master, 1), Node(master, 2)
     one = a.mount(size=1000)
     version, _ = a.start("begun", 1000)
@@ -168,7 +169,7 @@ def test_who_leaves_waits_no_more(world):
 
 
 def test_as_many_wait_as_may(world):
-    master = Master(world, "--eviction_high_watermark_ratio=1")
+    master = Master(world, "--eviction_high_watermark_ratio=1", IDLE)
     a, b = Node(master, 1), Node(master, 2)
     a.mount(size=5000)
     version, _ = a.start("begun", 5000)
