@@ -310,12 +310,12 @@ static bool beyond(const struct evictor *e)
     return segments_use(directory_segments(e->config.directory)) > e->config.high_watermark;
 }
 
-/* One round; returns whether anything went. */
-static bool evict_once(struct evictor *e)
+/* One round, of so many times the ratio; returns whether anything went. */
+static bool evict_once(struct evictor *e, double times)
 {
     struct evict_counts c;
     double use = segments_use(directory_segments(e->config.directory));
-    double share = e->config.ratio + MCFS_MAX(use - e->config.high_watermark, 0.0);
+    double share = times * e->config.ratio + MCFS_MAX(use - e->config.high_watermark, 0.0);
     if (directory_evict(e->config.directory, share, e->config.soft_pinned, &c))
         mcfs_error("eviction: no memory to choose what goes");
     if (c.objects)
@@ -330,13 +330,13 @@ static bool evict_once(struct evictor *e)
 }
 
 /* Under the lock, which it lets go of meanwhile; returns whether somebody is left who waits. */
-static bool serve(struct evictor *e, int64_t *until_ms)
+static bool serve(struct evictor *e, int64_t *until_ms, bool *some)
 {
     const struct evict_waiters *w = &e->config.waiters;
     if (!w->any || !w->any(w->arg))
         return false;
     pthread_mutex_unlock(&e->lock);
-    *until_ms = w->serve(w->arg);
+    *until_ms = w->serve(w->arg, some);
     pthread_mutex_lock(&e->lock);
     return w->any(w->arg);
 }
@@ -360,10 +360,13 @@ static void *evictor_main(void *arg)
 {
     struct evictor *e = arg;
     int64_t next = 0;
+    double times = 1; /* doubles from round to round that brought nobody his room */
     pthread_mutex_lock(&e->lock);
     while (!e->stopping) {
         int64_t until_ms = 0;
-        bool waiting = serve(e, &until_ms);
+        bool served = false, waiting = serve(e, &until_ms, &served);
+        if (served || !waiting)
+            times = 1;
         int64_t now = mcfs_mono_ns();
         if (now < next || (!e->wanted && !waiting && !beyond(e))) {
             int64_t until = now < next ? next : now + CHECK_NS;
@@ -375,8 +378,10 @@ static void *evictor_main(void *arg)
             continue;
         e->wanted = false;
         pthread_mutex_unlock(&e->lock);
-        bool some = evict_once(e);
+        bool some = evict_once(e, times);
         pthread_mutex_lock(&e->lock);
+        if (some && waiting)
+            times = MCFS_MIN(times * 2, 1 / e->config.ratio);
         next = some ? 0 : mcfs_mono_ns() + REST_NS;
     }
     pthread_mutex_unlock(&e->lock);

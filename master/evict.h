@@ -33,8 +33,9 @@ uint64_t directory_room_within(struct directory *d, uint64_t ms, bool soft_pinne
 struct evict_waiters {
     bool (*any)(void *arg); /* with the evictor's lock held */
     /* Gives room to those for whom there is some, in the order in which they came, and sends those
-     * away whose time is over.  Until when the last of the others waits (mono ms); 0: nobody. */
-    int64_t (*serve)(void *arg);
+     * away whose time is over; *some: there was anybody of either kind.  Until when the last of the
+     * others waits (mono ms); 0: nobody. */
+    int64_t (*serve)(void *arg, bool *some);
     /* Sends those away that wait until then at most and need more in one piece, the second time
      * that it is so.  Returns whether any of the others is left that waits until then at most. */
     bool (*refuse)(void *arg, int64_t until_mono_ms, uint64_t room);

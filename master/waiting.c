@@ -195,17 +195,19 @@ static void put_back(struct waiting_puts *w, struct list *left)
     w->list.head = left->head;
 }
 
-static int64_t serve(void *arg)
+static int64_t serve(void *arg, bool *some)
 {
     struct waiting_puts *w = arg;
     struct list all = take_all(w), left = {.end = &left.head};
     struct waiting_put *p;
     int64_t until = 0;
     uint64_t least = UINT64_MAX;
+    *some = false;
     while ((p = first(&all))) {
         unsigned slot = directory_enter(w->m->directory);
         bool done = ask_again(w, p, &least);
         directory_leave(w->m->directory, slot);
+        *some |= done;
         if (done)
             continue;
         until = MCFS_MAX(until, p->until_mono_ms);

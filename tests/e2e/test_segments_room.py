@@ -88,6 +88,18 @@ def test_what_eviction_cannot_help_fails_at_once_and_evicts_nothing(world):
     assert not any(a.exists(f"k{i}") for i in range(40)) and a.exists("hard")
 
 
+def test_a_large_put_needs_few_rounds_of_eviction(world):
+    master = Master(world, "--default_kv_lease_ttl=100", "--eviction_high_watermark_ratio=1", IDLE,
+                    "--eviction_ratio=0.001")
+    a = Node(master)
+    a.mount(size=100_000)
+    for i in range(1000):
+        a.put(f"k{i}", 100)
+    a.put("large", 90_000, wait_ms=30_000)
+    wait_until(lambda: " objects had no other" in master.log_text(), what="log")
+    assert master.log_text().count(" objects had no other") < 40  # of the 900 that one by one would take
+
+
 def test_full_of_leased_objects(world):
     """Leases longer than the put waits: at once; shorter ones that are renewed: when its time is over."""
     master = Master(world, "--default_kv_lease_ttl=600000", "--eviction_high_watermark_ratio=1", IDLE)
