@@ -85,6 +85,9 @@ static struct store *create(const struct mcfs_backend_config *config)
 static int open_dir(struct store *s, const char *dir, struct mcfs_error *err)
 {
     bool read_only = s->config.read_only;
+    if (io_engine_parse(s->config.io_engine, &s->io, err))
+        return -1;
+    s->config.io_engine = NULL; /* the caller's string */
     const char *policy = s->config.eviction_policy;
     s->evict_lru = policy && strcmp(policy, "lru") == 0;
     s->evicts = s->evict_lru || (policy && strcmp(policy, "fifo") == 0);
@@ -206,6 +209,7 @@ const struct mcfs_backend_ops mcfs_bucket_ops = {
     .name = "bucket_storage_backend",
     .open = store_open,
     .put = store_put,
+    .get = store_get,
     .reader_open = store_reader_open,
     .reader_close = store_reader_close,
     .reader_fd = store_reader_fd,
