@@ -64,15 +64,6 @@ void io_end(struct io_batch *b)
     b->ring = NULL;
 }
 
-bool io_engine_is_uring(enum io_engine engine)
-{
-    struct io_batch b;
-    io_begin(&b, engine);
-    bool is = b.ring != NULL;
-    io_end(&b);
-    return is;
-}
-
 int io_open_direct(int fd, enum io_op op)
 {
     char path[64];

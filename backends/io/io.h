@@ -31,9 +31,6 @@ enum io_engine { IO_AUTO, IO_URING, IO_PLAIN };
 /* From "auto", "uring" or "sync"; NULL is "auto". */
 int io_engine_parse(const char *name, enum io_engine *out, struct mcfs_error *err);
 
-/* Whether batches of this engine go through io_uring in this process. */
-bool io_engine_is_uring(enum io_engine engine);
-
 enum io_op { IO_READ, IO_WRITE };
 
 struct io_item {
