@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "backends/catalog.h"
 
+#include "backends/get.h"
 #include "backends/storage_key.h"
 #include "backends/value.h"
 #include "common/cleanup.h"
@@ -305,6 +306,12 @@ int64_t catalog_reader_read(struct mcfs_backend_reader *base, void *buf, size_t 
     if (n > 0 && check_still_there(r, err))
         n = -1;
     return n < 0 ? failed(r, err) : n;
+}
+
+/* Where what was read has to be looked at again there is no descriptor to read a batch from. */
+size_t catalog_get(struct mcfs_backend *b, struct mcfs_backend_get *items, size_t n)
+{
+    return backend_get(b, IO_PLAIN, items, n);
 }
 
 int catalog_reader_verify(struct mcfs_backend_reader *base, struct mcfs_error *err)

@@ -81,6 +81,9 @@ static struct store *create(const struct mcfs_backend_config *config)
 
 static int open_dir(struct store *s, const char *dir, struct mcfs_error *err)
 {
+    if (io_engine_parse(s->config.io_engine, &s->io, err))
+        return -1;
+    s->config.io_engine = NULL; /* the caller's string */
     if (store_init_order(s, s->config.eviction_policy, err) ||
         store_dir_open(dir, s->config.read_only, &s->dir, &s->dir_fd, &s->lock_fd, err))
         return -1;
@@ -193,6 +196,7 @@ const struct mcfs_backend_ops mcfs_bucket_ops = {
     .name = "bucket_storage_backend",
     .open = store_open,
     .put = store_put,
+    .get = store_get,
     .reader_open = store_reader_open,
     .reader_close = store_reader_close,
     .reader_fd = store_reader_fd,

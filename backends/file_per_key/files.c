@@ -76,6 +76,9 @@ static int open_dirs(struct files *s, const char *dir, struct mcfs_error *err)
     const struct mcfs_backend_config *c = &s->config;
     bool read_only = c->read_only;
     struct stat st;
+    if (io_engine_parse(c->io_engine, &s->io, err))
+        return -1;
+    s->config.io_engine = NULL; /* the caller's string */
     if (files_init_order(s, c->eviction_policy, err))
         return -1;
     s->config.eviction_policy = NULL;
@@ -254,6 +257,7 @@ const struct mcfs_backend_ops mcfs_file_per_key_ops = {
     .name = FILE_PER_KEY_NAME,
     .open = files_open,
     .put = files_put,
+    .get = files_get,
     .reader_open = files_reader_open,
     .reader_close = files_reader_close,
     .reader_fd = files_reader_fd,

@@ -52,6 +52,9 @@ static int take_config(struct offset_store *s, struct mcfs_error *err)
     static const char *const modes[] = {"relaxed", "strict", "disabled"};
     const char *mode = s->config.offset_persist ? s->config.offset_persist : modes[0];
     const char *policy = s->config.eviction_policy;
+    if (io_engine_parse(s->config.io_engine, &s->io, err))
+        return -1;
+    s->config.io_engine = NULL;
     for (size_t i = 0; i < MCFS_ARRAY_SIZE(modes); i++) {
         if (strcmp(mode, modes[i]) != 0)
             continue;
@@ -161,6 +164,7 @@ const struct mcfs_backend_ops mcfs_offset_store_ops = {
     .name = "offset_allocator_storage_backend",
     .open = offset_store_open,
     .put = offset_store_put,
+    .get = offset_store_get,
     .reader_open = offset_reader_open,
     .reader_close = offset_reader_close,
     .reader_fd = offset_reader_fd,
