@@ -378,7 +378,8 @@ void catalog_stats(struct mcfs_backend *b, struct mcfs_backend_stats *out)
         .dead_bytes = c->used_bytes > c->object_bytes ? c->used_bytes - c->object_bytes : 0,
         .index_bytes = c->index_bytes,
         .reads = atomic_load(&c->reads),
-        .checksum_errors = atomic_load(&c->checksum_errors)};
+        .checksum_errors = atomic_load(&c->checksum_errors),
+        .io_engine = io_engine_name(IO_PLAIN)};
     if (fstatvfs(c->dir_fd, &v) == 0)
         out->capacity_bytes += (uint64_t)v.f_bavail * v.f_frsize;
 }

@@ -457,6 +457,7 @@ static void live_stats(struct mcfs_backend *b, struct mcfs_backend_stats *out)
     struct live *l = (struct live *)b;
     struct generation *g = hold(l);
     l->layout->stats(g->store, out);
+    out->io_engine = io_engine_name(l->io);
     let_go(l, g);
 }
 
@@ -521,7 +522,7 @@ struct mcfs_backend *mcfs_backend_open_live(const struct mcfs_backend_ops *layou
     l->config.read_only = l->config.versions_by_bucket = true;
     if (!l->dir || (config->fsdir && !l->fsdir)) {
         mcfs_fail_errno(err, ENOMEM, "%s", config->dir);
-    } else if (io_engine_parse(config->io_engine, &l->io, err) == 0) {
+    } else if (io_engine_choose(config->io_engine, &l->io, err) == 0) {
         l->config.io_engine = NULL;
         l->signature = look(AT_FDCWD, l->dir, 0);
         l->current = read_store(l, recovery, err);

@@ -213,6 +213,7 @@ static int start_node(struct run *run, const struct source *source, struct state
                   .single_object_min_bytes = o->single_object_min,
                   .flush_interval_ms = (uint32_t)o->flush_interval_ms,
                   .eviction_policy = o->eviction,
+                  .io_engine = o->io_engine,
                   .offset_persist = o->offset_persist,
                   .offset_checkpoint_ms = (uint32_t)o->offset_checkpoint_ms,
                   .offset_nodes_max = o->offset_nodes_max,

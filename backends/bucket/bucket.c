@@ -81,7 +81,7 @@ static struct store *create(const struct mcfs_backend_config *config)
 
 static int open_dir(struct store *s, const char *dir, struct mcfs_error *err)
 {
-    if (io_engine_parse(s->config.io_engine, &s->io, err))
+    if (io_engine_choose(s->config.io_engine, &s->io, err))
         return -1;
     s->config.io_engine = NULL; /* the caller's string */
     if (store_init_order(s, s->config.eviction_policy, err) ||
@@ -185,7 +185,8 @@ static void store_stats(struct mcfs_backend *b, struct mcfs_backend_stats *out)
                                        .syncs = atomic_load(&s->syncs),
                                        .evictions = atomic_load(&s->order.evictions),
                                        .evicted_bytes = atomic_load(&s->order.evicted_bytes),
-                                       .checksum_errors = atomic_load(&s->checksum_errors)};
+                                       .checksum_errors = atomic_load(&s->checksum_errors),
+                                       .io_engine = io_engine_name(s->io)};
     if (!out->capacity_bytes && fstatvfs(s->dir_fd, &v) == 0)
         out->capacity_bytes = used + (uint64_t)v.f_bavail * v.f_frsize;
     MCFS_LOCK_SCOPE(&s->lock);

@@ -25,17 +25,18 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* IO_URING is as IO_AUTO, but that somebody who asked for it is warned when it is not allowed. */
-enum io_engine { IO_AUTO, IO_URING, IO_PLAIN };
+enum io_engine { IO_PLAIN, IO_URING };
 
-/* From "auto", "uring" or "sync"; NULL is "auto". */
-int io_engine_parse(const char *name, enum io_engine *out, struct mcfs_error *err);
+/* "plain" is that; "uring", "auto" and NULL are io_uring where the kernel allows it, which is tried
+ * once in the life of the process, and else the plain engine: with a line in the log, which is a
+ * warning for who asked for "uring".  Another name is an error (INVALID_PARAMS). */
+int io_engine_choose(const char *name, enum io_engine *out, struct mcfs_error *err);
+const char *io_engine_name(enum io_engine engine);
 
 enum io_op { IO_READ, IO_WRITE };
 
 struct io_item {
     enum io_op op;
-    bool sync;     /* a write is made durable (fdatasync) before the item is finished */
     int fd;        /* the caller's, and open until the batch has ended; so is: */
     int direct_fd; /* the same file opened with O_DIRECT, for what can go past the page cache; or
                       -1 */
@@ -82,6 +83,11 @@ void io_add(struct io_batch *b, struct io_item *item);
 
 /* Waits for all items. */
 void io_end(struct io_batch *b);
+
+/* Waits for all items, then makes the file durable (fdatasync): 0, or why that failed (errno).  A
+ * batch that is small enough to be still waiting for its submission goes to the kernel in one,
+ * writes and flush linked one behind the other. */
+int io_end_synced(struct io_batch *b, int fd);
 
 /* The file of a descriptor once more, with O_DIRECT, to read (or to write as well); -1 where that
  * cannot be had. */

@@ -43,7 +43,7 @@ void io_plain(struct io_item *i)
 {
     size_t at = transfer_direct(i);
     ssize_t n = at < i->len ? transfer(i, i->fd, at, i->len - at) : 0;
-    if (n < 0 || (i->sync && fdatasync(i->fd)))
+    if (n < 0)
         i->errnum = errno;
     else
         i->done = at + (size_t)n;

@@ -3,15 +3,16 @@
 #include "backends/io/io_ring.h"
 
 #include "common/cleanup.h"
+#include "common/log.h"
 
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <string.h>
 
 static pthread_once_t key_once = PTHREAD_ONCE_INIT;
 static pthread_key_t key;
 static int key_errnum;
-static atomic_int refused; /* why the kernel does not allow it */
 
 static void ring_free(void *arg)
 {
@@ -39,6 +40,15 @@ static int queue_init(struct io_uring *uring)
     return rc;
 }
 
+int io_ring_try(void)
+{
+    struct io_uring uring;
+    int rc = queue_init(&uring);
+    if (rc == 0)
+        io_uring_queue_exit(&uring);
+    return -rc;
+}
+
 static struct io_ring *ring_new(int *errnum)
 {
     struct io_ring *r = calloc(1, sizeof(*r));
@@ -47,8 +57,6 @@ static struct io_ring *ring_new(int *errnum)
         io_uring_queue_exit(&r->uring);
     if (rc) {
         *errnum = -rc;
-        if (rc == -ENOSYS || rc == -EPERM)
-            atomic_store(&refused, -rc); /* for every thread, and for good */
         free(r);
         return NULL;
     }
@@ -61,9 +69,8 @@ static struct io_ring *ring_new(int *errnum)
 struct io_ring *io_ring_take(int *errnum)
 {
     pthread_once(&key_once, make_key);
-    int why = key_errnum ? key_errnum : atomic_load_explicit(&refused, memory_order_relaxed);
-    if (why) {
-        *errnum = why;
+    if (key_errnum) {
+        *errnum = key_errnum;
         return NULL;
     }
     struct io_ring *r = pthread_getspecific(key);
@@ -73,6 +80,15 @@ struct io_ring *io_ring_take(int *errnum)
         return NULL;
     r->in_use = true;
     return r;
+}
+
+/* Registered memory counts against RLIMIT_MEMLOCK, which may be used up. */
+static void say_once(int errnum)
+{
+    static atomic_flag said = ATOMIC_FLAG_INIT;
+    if (!atomic_flag_test_and_set(&said))
+        mcfs_info("io_uring: buffers cannot be registered: %s; they are used without that",
+                  strerror(errnum));
 }
 
 int io_ring_make_bounces(struct io_ring *r)
@@ -85,7 +101,9 @@ int io_ring_make_bounces(struct io_ring *r)
         iov[i] = (struct iovec){r->bounces + (size_t)i * BOUNCE_BYTES, BOUNCE_BYTES};
         r->free_bounces[r->bounce_count++] = (uint8_t)i;
     }
-    /* Registered memory counts against RLIMIT_MEMLOCK, which may be used up. */
-    r->registered = io_uring_register_buffers(&r->uring, iov, BOUNCES) == 0;
+    int rc = io_uring_register_buffers(&r->uring, iov, BOUNCES);
+    r->registered = rc == 0;
+    if (rc)
+        say_once(-rc);
     return 0;
 }

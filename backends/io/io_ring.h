@@ -15,11 +15,12 @@
 
 /* A part of an item that the kernel has. */
 struct io_piece {
-    struct io_item *item;
+    struct io_item *item; /* NULL: the kernel does not have it */
+    struct io_uring_sqe *sqe;
     size_t at, len; /* within the item */
     size_t skip;    /* a copied read begins that many bytes before `at` */
     int bounce;     /* number of its buffer, or -1 */
-    bool direct, sync;
+    bool direct;
 };
 
 struct io_ring {
@@ -31,9 +32,14 @@ struct io_ring {
     uint8_t free_pieces[RING_DEPTH], free_bounces[BOUNCES];
     unsigned free_count, bounce_count;
     size_t unsubmitted; /* bytes */
+    bool flushing;      /* a flush is linked behind the pieces */
+    int flushed;        /* its result */
     char *bounces;      /* BOUNCES of BOUNCE_BYTES each; NULL until one is needed */
     bool registered;    /* the kernel knows them */
 };
+
+/* Whether a ring can be had: 0 or why not (errno). */
+int io_ring_try(void);
 
 /* This thread's ring for a batch.  NULL when it is in use, and without one, with *errnum set. */
 struct io_ring *io_ring_take(int *errnum);
@@ -44,7 +50,8 @@ int io_ring_make_bounces(struct io_ring *r);
 /* ---- io_uring.c ---- */
 
 void io_ring_add(struct io_ring *r, struct io_item *item);
-void io_ring_finish(struct io_ring *r); /* which ends its use */
+void io_ring_finish(struct io_ring *r); /* which ends its use, as does: */
+int io_ring_finish_synced(struct io_ring *r, int fd);
 
 /* ---- io_plain.c ---- */
 

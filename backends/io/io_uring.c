@@ -6,9 +6,10 @@
  * Pieces of a read are of 1 MiB.  A write through the page cache is one piece: the kernel lets only
  * one of them into a file at a time.
  *
- * A write that is to be durable is followed by an fdatasync once its last piece is there.  It is
- * not linked to that piece in the kernel: a link would put the pieces in a row, and would break at
- * the first short one.
+ * A flush at the end of a batch is linked behind the batch's pieces when none of them has been
+ * submitted yet, which are less than SUBMIT_BYTES: the kernel does them in a row, and stops at the
+ * first that is short or fails.  Pieces behind that one are issued again, by themselves, and the
+ * flush is done after all of them.  Larger batches are not linked: in a row they would be slower.
  *
  * What a direct transfer leaves over (short, or not allowed by the file system) goes through the
  * page cache, whose way has no rules of alignment.
@@ -20,11 +21,13 @@
 
 #include <errno.h>
 #include <string.h>
+#include <unistd.h>
 
 #define READ_PIECE (1u << 20)
 #define WRITE_PIECE (1u << 30) /* the kernel's own limit is a little below 2 GiB */
 #define DIRECT_PIECE (1u << 20)
 #define SUBMIT_BYTES (1u << 20) /* issued so many, the disk is told before the batch ends */
+#define FLUSH RING_DEPTH        /* stands for a piece's number */
 
 static char *bounce_of(const struct io_ring *r, const struct io_piece *p)
 {
@@ -102,9 +105,7 @@ static void issue(struct io_ring *r, struct io_piece *p)
         buf = bounce_of(r, p);
         len = (unsigned)round_up(p->skip + p->len);
     }
-    if (p->sync)
-        io_uring_prep_fsync(sqe, i->fd, IORING_FSYNC_DATASYNC);
-    else if (p->bounce >= 0 && r->registered && i->op == IO_READ)
+    if (p->bounce >= 0 && r->registered && i->op == IO_READ)
         io_uring_prep_read_fixed(sqe, fd, buf, len, off, p->bounce);
     else if (p->bounce >= 0 && r->registered)
         io_uring_prep_write_fixed(sqe, fd, buf, len, off, p->bounce);
@@ -113,7 +114,8 @@ static void issue(struct io_ring *r, struct io_piece *p)
     else
         io_uring_prep_write(sqe, fd, buf, len, off);
     io_uring_sqe_set_data64(sqe, (uint64_t)(p - r->pieces));
-    r->unsubmitted += p->sync ? SUBMIT_BYTES : p->len;
+    p->sqe = sqe;
+    r->unsubmitted += p->len;
 }
 
 static void issue_all(struct io_ring *r)
@@ -121,8 +123,10 @@ static void issue_all(struct io_ring *r)
     while (r->first && r->free_count) {
         struct io_item *i = r->first;
         struct io_piece *p = &r->pieces[r->free_pieces[r->free_count - 1]];
-        if (!cut(r, i, p))
+        if (!cut(r, i, p)) {
+            p->item = NULL;
             return;
+        }
         r->free_count--;
         i->issued += p->len;
         i->in_flight++;
@@ -158,13 +162,9 @@ static void end_piece(struct io_ring *r, struct io_piece *p)
 {
     struct io_item *i = p->item;
     give_bounce(r, p);
-    if (i->in_flight == 1 && i->issued == i->len && i->sync && !p->sync && !i->errnum) {
-        p->sync = true;
-        issue(r, p);
-        return;
-    }
     if (--i->in_flight == 0 && i->issued == i->len)
         i->done = i->errnum ? 0 : i->limit;
+    p->item = NULL;
     r->free_pieces[r->free_count++] = (uint8_t)(p - r->pieces);
 }
 
@@ -178,12 +178,8 @@ static void fail(struct io_ring *r, struct io_piece *p, int errnum)
 static void complete(struct io_ring *r, struct io_piece *p, int res)
 {
     struct io_item *i = p->item;
-    if (res == -EINTR || res == -EAGAIN) {
+    if (res == -EINTR || res == -EAGAIN || res == -ECANCELED) {
         issue(r, p);
-    } else if (p->sync) {
-        if (res < 0)
-            i->errnum = -res;
-        end_piece(r, p);
     } else if (res < 0 && p->direct && (res == -EINVAL || res == -EOPNOTSUPP)) {
         go_on(r, p, 0);
     } else if (res < 0) {
@@ -212,15 +208,21 @@ static void complete_all(struct io_ring *r)
     struct {
         uint64_t piece;
         int res;
-    } done[2 * RING_DEPTH];
+    } done[2 * RING_DEPTH]; /* as many as the queue has places */
     io_uring_for_each_cqe(&r->uring, head, cqe)
     {
         done[n].piece = cqe->user_data;
         done[n++].res = cqe->res;
     }
     io_uring_cq_advance(&r->uring, n);
-    for (unsigned i = 0; i < n; i++)
-        complete(r, &r->pieces[done[i].piece], done[i].res);
+    for (unsigned i = 0; i < n; i++) {
+        if (done[i].piece != FLUSH) {
+            complete(r, &r->pieces[done[i].piece], done[i].res);
+            continue;
+        }
+        r->flushing = false;
+        r->flushed = done[i].res;
+    }
 }
 
 /* Tells the kernel what was issued, and waits until that many pieces are finished. */
@@ -258,10 +260,36 @@ void io_ring_add(struct io_ring *r, struct io_item *item)
 
 void io_ring_finish(struct io_ring *r)
 {
-    while (r->first || r->free_count < RING_DEPTH) {
+    while (r->first || r->free_count < RING_DEPTH || r->flushing) {
         issue_all(r);
         /* Some at a time: waking for each would cost more than an idle moment of the disk. */
         submit(r, MCFS_MAX(1, (RING_DEPTH - r->free_count) / 4));
     }
     r->in_use = false;
+}
+
+/* Puts a flush behind the pieces; false when one of them is with the kernel, or not issued yet. */
+static bool link_flush(struct io_ring *r, int fd)
+{
+    unsigned pieces = RING_DEPTH - r->free_count;
+    if (r->first || pieces == 0 || pieces == RING_DEPTH || io_uring_sq_ready(&r->uring) != pieces)
+        return false;
+    for (unsigned i = 0; i < RING_DEPTH; i++)
+        if (r->pieces[i].item)
+            io_uring_sqe_set_flags(r->pieces[i].sqe, IOSQE_IO_LINK);
+    struct io_uring_sqe *sqe = io_uring_get_sqe(&r->uring);
+    io_uring_prep_fsync(sqe, fd, IORING_FSYNC_DATASYNC);
+    io_uring_sqe_set_data64(sqe, FLUSH);
+    r->flushing = true;
+    return true;
+}
+
+int io_ring_finish_synced(struct io_ring *r, int fd)
+{
+    issue_all(r);
+    bool linked = link_flush(r, fd);
+    io_ring_finish(r);
+    if (linked && r->flushed != -ECANCELED && r->flushed != -EINTR)
+        return -r->flushed;
+    return fdatasync(fd) ? errno : 0;
 }

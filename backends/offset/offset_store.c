@@ -52,7 +52,7 @@ static int take_config(struct offset_store *s, struct mcfs_error *err)
     static const char *const modes[] = {"relaxed", "strict", "disabled"};
     const char *mode = s->config.offset_persist ? s->config.offset_persist : modes[0];
     const char *policy = s->config.eviction_policy;
-    if (io_engine_parse(s->config.io_engine, &s->io, err))
+    if (io_engine_choose(s->config.io_engine, &s->io, err))
         return -1;
     s->config.io_engine = NULL;
     for (size_t i = 0; i < MCFS_ARRAY_SIZE(modes); i++) {
@@ -149,7 +149,8 @@ static void offset_store_stats(struct mcfs_backend *b, struct mcfs_backend_stats
                                        .syncs = atomic_load(&s->syncs),
                                        .evictions = atomic_load(&s->order.evictions),
                                        .evicted_bytes = atomic_load(&s->order.evicted_bytes),
-                                       .checksum_errors = atomic_load(&s->checksum_errors)};
+                                       .checksum_errors = atomic_load(&s->checksum_errors),
+                                       .io_engine = io_engine_name(s->io)};
     MCFS_LOCK_SCOPE(&s->lock);
     out->used_bytes = s->used_bytes;
     for (const struct offset_entry *e = s->waiting; e; e = e->waits)

@@ -51,7 +51,7 @@ struct mcfs_backend_config {
     uint32_t flush_interval_ms;       /* background sync of what was put without sync; 5000 */
     const char *eviction_policy;      /* "none" (default), "fifo", "lru" */
     /* How batches reach the disk: "auto" (default; io_uring where the kernel allows it), "uring"
-     * (the same, with a warning where it does not), "sync" (plain system calls). */
+     * (the same, with a warning where it does not), "plain" (plain system calls). */
     const char *io_engine;
     /* Offset allocator: */
     const char *offset_persist;     /* "relaxed" (default), "strict", "disabled" */
@@ -106,6 +106,7 @@ struct mcfs_backend_stats {
     uint64_t buckets, open_buckets;
     uint64_t index_bytes; /* memory of the index */
     uint64_t puts, removes, reads, syncs, evictions, evicted_bytes, checksum_errors;
+    const char *io_engine; /* in use for batches: "uring" or "plain"; static */
 };
 
 /* What is stored takes so much; removed objects give the rest back at the latest when a put needs

@@ -17,7 +17,7 @@
 #define COUNT 24
 #define LARGEST (5u << 20)
 
-static const char *const engines[] = {"sync", "uring"};
+static const char *const engines[] = {"plain", "uring"};
 static const char *const stores[] = {"bucket_storage_backend", "offset_allocator_storage_backend",
                                      "file_per_key_storage_backend"};
 static const size_t sizes[] = {0, 1, 4095, 70001, 1u << 20, (2u << 20) + 77, LARGEST, 4u << 20};
@@ -186,54 +186,4 @@ Test(get, batches_in_opposite_orders_do_not_wait_for_each_other)
     cr_assert_eq(stats.objects, 80);
     cr_assert_eq(b->ops->close(b, &err), 0, "%s", err.msg);
     free(data);
-}
-
-Test(get, an_item_is_finished_or_fails_alone)
-{
-    char path[128], buf[3][9000];
-    snprintf(path, sizeof(path), "%s/file", dir);
-    int fd = open(path, O_RDWR | O_CREAT, 0600), closed = open("/dev/null", O_RDONLY);
-    for (int e = IO_AUTO; e <= IO_PLAIN; e++) {
-        struct io_batch b, inner;
-        struct io_item w = io_item(IO_WRITE, fd, memset(buf[0], 'x', 9000), 9000, 0);
-        w.sync = true;
-        io_begin(&b, (enum io_engine)e);
-        io_add(&b, &w);
-        io_end(&b);
-        cr_assert_eq(w.errnum, 0);
-        cr_assert_eq(w.done, 9000);
-        struct io_item r[3] = {io_item(IO_READ, fd, buf[0], 9000, 100),
-                               io_item(IO_WRITE, closed, buf[1], 10, 0),
-                               io_item(IO_READ, fd, buf[2], 9000, 9000)};
-        r[0].direct_fd = io_open_direct(fd, IO_READ);
-        io_begin(&b, (enum io_engine)e);
-        for (int i = 0; i < 3; i++)
-            io_add(&b, &r[i]);
-        io_begin(&inner, (enum io_engine)e); /* another one of the same thread */
-        struct io_item within = io_item(IO_READ, fd, buf[1], 10, 0);
-        io_add(&inner, &within);
-        io_end(&inner);
-        io_end(&b);
-        cr_assert_eq(within.done, 10);
-        cr_assert_eq(r[0].done, 8900);
-        cr_assert_eq(r[0].errnum, 0);
-        cr_assert_eq(buf[0][8899], 'x');
-        cr_assert_eq(r[1].errnum, EBADF);
-        cr_assert_eq(r[1].done, 0);
-        cr_assert_eq(r[2].done, 0);
-        cr_assert_eq(r[2].errnum, 0);
-        close(r[0].direct_fd);
-    }
-    close(fd);
-    close(closed);
-}
-
-Test(get, an_engine_of_another_name_is_refused)
-{
-    struct mcfs_error err = MCFS_ERROR_INIT;
-    enum io_engine e;
-    cr_assert_eq(io_engine_parse(NULL, &e, &err), 0);
-    cr_assert_eq(e, IO_AUTO);
-    cr_assert_eq(io_engine_parse("libaio", &e, &err), -1);
-    cr_assert_eq(err.code, MCFS_INVALID_PARAMS);
 }
