@@ -37,6 +37,7 @@ static struct offset_store *create(const struct mcfs_backend_config *config)
     s->base.ops = &mcfs_offset_store_ops;
     s->config = *config;
     s->dir_fd = s->lock_fd = s->data_fd = s->journal_fd = -1;
+    s->data_unflushed = true; /* by a process that died, maybe */
     pthread_mutex_init(&s->lock, NULL);
     pthread_mutex_init(&s->sync_lock, NULL);
     pthread_mutex_init(&s->checkpoint_lock, NULL);

@@ -78,6 +78,7 @@ struct offset_store {
     uint64_t used_bytes; /* of ranges that are not free */
     int journal_fd;
     uint64_t journal_base, journal_end; /* positions */
+    bool data_unflushed; /* the data file may have been written since its last flush */
     bool journal_broken; /* a record could not be taken back: a checkpoint mends it */
 
     pthread_mutex_t sync_lock; /* one sync at a time; guards what follows */
@@ -94,6 +95,7 @@ struct offset_store {
     int64_t checkpoint_at_ms; /* the flusher's: when the next one is due */
 
     _Atomic uint64_t objects, object_bytes, index_bytes;
+    atomic_uint strict_puts; /* under way */
     _Atomic uint64_t puts, removes, reads, syncs, checksum_errors;
 };
 
