@@ -81,6 +81,17 @@ void evict_order_del(struct evict_order *o, struct evict_line *line, struct evic
     l->older = l->newer = NULL;
 }
 
+void evict_order_replace(struct evict_order *o, struct evict_line *line, struct evict_link *l,
+                         struct evict_link *n)
+{
+    if (!o->active)
+        return;
+    *n = *l;
+    *(n->older ? &n->older->newer : &line->oldest) = n;
+    *(n->newer ? &n->newer->older : &line->newest) = n;
+    l->older = l->newer = NULL;
+}
+
 void evict_order_used(struct evict_order *o, struct evict_line *line, struct evict_link *l)
 {
     if (!o->lru)

@@ -66,6 +66,11 @@ int evict_order_init(struct evict_order *o, const struct evict_store_ops *ops, v
 void evict_order_add(struct evict_order *o, struct evict_line *line, struct evict_link *l);
 void evict_order_del(struct evict_order *o, struct evict_line *line, struct evict_link *l);
 
+/* Puts n, which is in no order, where l is, which is in none then.  The caller holds the stripe's
+ * lock. */
+void evict_order_replace(struct evict_order *o, struct evict_line *line, struct evict_link *l,
+                         struct evict_link *n);
+
 /* Notes for lru that an object was opened.  The caller holds its stripe's lock. */
 void evict_order_used(struct evict_order *o, struct evict_line *line, struct evict_link *l);
 

@@ -47,16 +47,31 @@ int mcfs_table_add(struct mcfs_table *t, void *entry)
     return 0;
 }
 
-bool mcfs_table_del(struct mcfs_table *t, const void *entry)
+/* The slot of this very entry, or NULL. */
+static void **slot_of(const struct mcfs_table *t, const void *entry)
 {
     if (t->count == 0)
-        return false;
+        return NULL;
     size_t i = t->hash(entry) & t->mask;
-    while (t->slots[i] != entry) {
-        if (!t->slots[i])
-            return false;
+    while (t->slots[i] && t->slots[i] != entry)
         i = (i + 1) & t->mask;
-    }
+    return t->slots[i] ? &t->slots[i] : NULL;
+}
+
+bool mcfs_table_replace(struct mcfs_table *t, const void *old, void *entry)
+{
+    void **slot = slot_of(t, old);
+    if (slot)
+        *slot = entry;
+    return slot;
+}
+
+bool mcfs_table_del(struct mcfs_table *t, const void *entry)
+{
+    void **slot = slot_of(t, entry);
+    if (!slot)
+        return false;
+    size_t i = (size_t)(slot - t->slots);
     /* Move up those behind the hole that would not be found past it. */
     for (size_t j = (i + 1) & t->mask; t->slots[j]; j = (j + 1) & t->mask) {
         size_t home = t->hash(t->slots[j]) & t->mask;

@@ -35,6 +35,10 @@ int mcfs_table_add(struct mcfs_table *t, void *entry);
 /* Takes out this very entry; returns whether it was there. */
 bool mcfs_table_del(struct mcfs_table *t, const void *entry);
 
+/* Puts an entry in the place of another that has the same key, which cannot fail; returns whether
+ * that one was there. */
+bool mcfs_table_replace(struct mcfs_table *t, const void *old, void *entry);
+
 /* Walks: `for (size_t i = 0; (e = mcfs_table_next(t, &i));)`.  No change is allowed meanwhile. */
 void *mcfs_table_next(const struct mcfs_table *t, size_t *i);
 

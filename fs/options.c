@@ -49,6 +49,8 @@ static struct mcfs_flag table[] = {
      "size from which an object is a file of its own", 0},
     {"flush_interval", MCFS_FLAG_DURATION, AT(flush_interval_ms), "5s", NULL,
      "time after which what was closed survives power loss", 1000},
+    {"compact_rate", MCFS_FLAG_SIZE, AT(compact_rate), "32M", NULL,
+     "most bytes a second that are moved out of buckets of which little is left; 0: none", 0},
     {"io_engine", MCFS_FLAG_STRING, AT(io_engine), "auto", "MOONCAKE_OFFLOAD_USE_URING",
      "how the store reads and writes batches: io_uring where the kernel allows it (auto), the same "
      "and a warning where it does not (uring), plain system calls (plain)",

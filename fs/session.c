@@ -212,6 +212,7 @@ static int start_node(struct run *run, const struct source *source, struct state
                   .capacity_bytes = mount_options_capacity(o),
                   .single_object_min_bytes = o->single_object_min,
                   .flush_interval_ms = (uint32_t)o->flush_interval_ms,
+                  .compact_bytes_per_sec = o->compact_rate,
                   .eviction_policy = o->eviction,
                   .io_engine = o->io_engine,
                   .offset_persist = o->offset_persist,

@@ -102,12 +102,13 @@ static json_t *store_json(struct fs *fs)
 {
     struct mcfs_backend_stats s;
     node_store_stats(fs->node, &s);
-    return json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "backend",
+    return json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "backend",
                      node_backend_name(fs->node), "io_engine", s.io_engine, "objects",
                      (json_int_t)s.objects, "object_bytes", (json_int_t)s.object_bytes,
                      "capacity_bytes", (json_int_t)s.capacity_bytes, "used_bytes",
                      (json_int_t)s.used_bytes, "dead_bytes", (json_int_t)s.dead_bytes, "buckets",
-                     (json_int_t)s.buckets, "checksum_errors", (json_int_t)s.checksum_errors);
+                     (json_int_t)s.buckets, "compactions", (json_int_t)s.compactions,
+                     "checksum_errors", (json_int_t)s.checksum_errors);
 }
 
 static int write_status(struct fs *fs, struct mcfs_buf *out, struct mcfs_error *err)
@@ -224,6 +225,9 @@ static int write_stats(struct fs *fs, struct mcfs_buf *out, struct mcfs_error *e
          strcmp(s.io_engine, "uring") == 0},
         {"store_evictions_total", "counter", "objects evicted", s.evictions},
         {"store_evicted_bytes_total", "counter", "bytes of those objects", s.evicted_bytes},
+        {"store_compactions_total", "counter", "thin buckets whose objects were moved",
+         s.compactions},
+        {"store_compacted_bytes_total", "counter", "bytes of those objects", s.compacted_bytes},
         {"eviction_passes_total", "counter", "times that victims were looked for", passes},
         {"eviction_refusals_total", "counter", "victims that were pinned or leased", refused},
         {"store_checksum_errors_total", "counter", "values that failed their checksum",

@@ -18,6 +18,7 @@
 #include <sys/wait.h>
 
 #define BATCH 64
+#define ROUNDS 15
 
 static uint64_t rss_bytes(void)
 {
@@ -79,8 +80,8 @@ static void count_found(uint32_t i, const struct object_view *v, const struct mc
     *(uint64_t *)arg += v != NULL;
 }
 
-static double look_up(struct directory *d, uint32_t node, uint64_t keys, uint32_t batch,
-                      uint64_t rounds)
+static double look_up_once(struct directory *d, uint32_t node, uint64_t keys, uint32_t batch,
+                           uint64_t rounds)
 {
     static char text[BATCH][128];
     struct mcfs_slice names[BATCH], t = mcfs_slice_str(MCFS_DEFAULT_TENANT);
@@ -103,7 +104,23 @@ static double look_up(struct directory *d, uint32_t node, uint64_t keys, uint32_
     }
     if (found < rounds)
         exit(1);
-    return (double)rounds * 1e9 / (double)spent;
+    return (double)found * 1e9 / (double)spent;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* The median of rounds: what else the machine does comes and goes. */
+static double look_up(struct directory *d, uint32_t node, uint64_t keys, uint32_t batch, uint64_t n)
+{
+    double rate[ROUNDS];
+    for (unsigned i = 0; i < ROUNDS; i++)
+        rate[i] = look_up_once(d, node, keys, batch, n / ROUNDS);
+    qsort(rate, ROUNDS, sizeof(*rate), by_value);
+    return rate[ROUNDS / 2];
 }
 
 static int fork_now(void *arg)
@@ -157,8 +174,8 @@ int main(int argc, char **argv)
     load(d, node, keys);
     double puts = (double)keys * 1e9 / (double)(mcfs_mono_ns() - began);
     uint64_t memory = rss_bytes() - before;
-    double single = look_up(d, node, keys, 1, 1000000),
-           batch = look_up(d, node, keys, BATCH, 2000000);
+    double single = look_up(d, node, keys, 1, 3000000),
+           batch = look_up(d, node, keys, BATCH, 6000000);
 
     began = mcfs_mono_ns();
     int pid = directory_exclusive(d, fork_now, NULL);

@@ -42,6 +42,7 @@ static void destroy(struct store *s)
     if (s->lock_fd >= 0)
         close(s->lock_fd);
     pthread_mutex_destroy(&s->open_lock);
+    pthread_rwlock_destroy(&s->scan_lock);
     pthread_mutex_destroy(&s->lock);
     shared_sync_destroy(&s->sync);
     free(s->dir);
@@ -69,6 +70,7 @@ static struct store *create(const struct mcfs_backend_config *config)
     s->fds_max = fds_max();
     set_defaults(&s->config);
     pthread_mutex_init(&s->open_lock, NULL);
+    pthread_rwlock_init(&s->scan_lock, NULL);
     pthread_mutex_init(&s->lock, NULL);
     shared_sync_init(&s->sync);
     for (unsigned i = 0; i < INDEX_STRIPES; i++) {
@@ -104,10 +106,11 @@ struct mcfs_backend *store_open_checked(const struct mcfs_backend_config *config
     }
     s->sink = sink;
     if (open_dir(s, config->dir, err) || store_recover(s, recovery, err) ||
-        evict_order_begin(&s->order, err) ||
+        evict_order_begin(&s->order, err) || compact_start(s, err) ||
         (!config->read_only &&
          !(s->flusher = flush_thread_start(s->config.flush_interval_ms, store_has_work, store_flush,
                                            s, err)))) {
+        compact_stop(s);
         destroy(s);
         return NULL;
     }
@@ -139,6 +142,7 @@ static int finish(struct store *s, struct mcfs_error *err)
 static int store_close(struct mcfs_backend *b, struct mcfs_error *err)
 {
     struct store *s = (struct store *)b;
+    compact_stop(s);
     flush_thread_stop(s->flusher);
     int rc = s->config.read_only ? 0 : finish(s, err);
     destroy(s);
@@ -185,6 +189,8 @@ static void store_stats(struct mcfs_backend *b, struct mcfs_backend_stats *out)
                                        .syncs = atomic_load(&s->syncs),
                                        .evictions = atomic_load(&s->order.evictions),
                                        .evicted_bytes = atomic_load(&s->order.evicted_bytes),
+                                       .compactions = atomic_load(&s->compactions),
+                                       .compacted_bytes = atomic_load(&s->compacted_bytes),
                                        .checksum_errors = atomic_load(&s->checksum_errors),
                                        .io_engine = io_engine_name(s->io)};
     if (!out->capacity_bytes && fstatvfs(s->dir_fd, &v) == 0)

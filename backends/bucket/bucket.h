@@ -58,6 +58,8 @@ struct bucket {
     bool never_sure;  /* flushing its data failed once: no SYNC record is to be trusted any more */
     bool removed;     /* its files are gone */
     bool data_recent; /* data_fd was used since the cache looked last */
+    uint64_t thin_live; /* live bytes when it was considered for compaction last */
+    uint32_t moving;  /* moves into it or out of it that are not durable: its log stays as it is */
     uint32_t writers; /* between reserving and having logged */
     uint32_t objects; /* entries that lie here, dead ones with readers included */
     uint32_t keys;    /* puts so far */
@@ -72,6 +74,8 @@ struct bucket {
     struct bucket *prev, *next; /* all buckets of the store */
     bool listed_dirty;          /* in the store's list of dirty buckets */
     uint32_t arrivals;          /* writers and scans on the way to its lock */
+    bool listed_thin;           /* in the store's list of thin buckets, or being compacted */
+    struct bucket *thin_next;
 };
 
 /* What is known of a value's bytes; what was put is good. */
@@ -93,6 +97,7 @@ struct entry {
     bool has_crc, dead;
     _Atomic(enum check_state) checked; /* since the store was opened */
     bool key_inline;                   /* the storage key lies before the value */
+    bool moved;                        /* its PUT record is to say so */
     bool bare; /* on disk without "default", 0x00: from before Mooncake had tenants */
 };
 
@@ -132,12 +137,17 @@ struct store {
     size_t dirty_count, dirty_cap;
     bool names_dirty; /* directory entries changed since the last sync */
     uint32_t open_fds;
+    struct bucket *thin; /* candidates for compaction */
 
     struct shared_sync sync;
 
     struct flush_thread *flusher;
+    struct compactor *compactor; /* NULL: nothing is compacted */
+    pthread_rwlock_t
+        scan_lock; /* scans read; nothing is moved meanwhile.  Only ever tried to write */
 
     _Atomic uint64_t objects, object_bytes, live_bytes, used_bytes, index_bytes;
+    _Atomic uint64_t compactions, compacted_bytes;
     _Atomic uint64_t puts, removes, reads, syncs, checksum_errors, bucket_count;
 };
 
@@ -184,6 +194,10 @@ struct index_stripe *index_stripe(struct store *s, struct mcfs_slice key);
 struct entry *index_find(struct index_stripe *stripe, struct mcfs_slice key, uint64_t version);
 int index_add(struct store *s, struct index_stripe *stripe, struct entry *e);
 void index_del(struct store *s, struct index_stripe *stripe, struct entry *e);
+
+/* Puts n in the place of e, of the same name: there is no moment at which neither can be found, and
+ * the order of eviction stays. */
+void index_replace(struct store *s, struct index_stripe *stripe, struct entry *e, struct entry *n);
 
 enum begin_state { INDEX_BEGUN, INDEX_STORED, INDEX_BUSY };
 
@@ -274,6 +288,18 @@ int bucket_log_delete(struct store *s, struct entry *e, struct mcfs_error *err);
  * flush, or at once when it was the bucket's last.  Takes the bucket's lock. */
 void entry_reclaim(struct store *s, struct entry *e);
 
+/* Reserves room in the open bucket; the caller is one of its writers until bucket_end_writing, and
+ * until then it is not sealed.  NULL on failure. */
+struct bucket *bucket_reserve(struct store *s, uint64_t bytes, uint64_t *offset,
+                              struct mcfs_error *err);
+
+/* The caller holds the bucket's lock. */
+void bucket_end_writing(struct store *s, struct bucket *b);
+
+/* Gives up a reserved place that was not filled: it is used again when it is the last, else given
+ * back by a flush; what was claimed for it is returned.  The caller holds the bucket's lock. */
+void bucket_give_up_place(struct store *s, struct bucket *b, uint64_t offset, uint64_t bytes);
+
 /* The PUT record of an entry. */
 void entry_record(const struct entry *e, struct mcfs_buf *out);
 
@@ -326,8 +352,31 @@ int store_sync(struct mcfs_backend *b, struct mcfs_error *err);
  * logs shortened. */
 int store_flush(void *arg, struct mcfs_error *err);
 
+/* Makes the log of a bucket durable; 0, or -1 with errno set. */
+int bucket_sync_log(struct store *s, const struct bucket *b);
+
 /* Whether a flush would do anything. */
 bool store_has_work(void *store);
+
+/* ---- bucket_thin.c, bucket_compact.c ---- */
+
+/* Puts a bucket that may be worth compacting on the store's list.  The caller holds its lock. */
+void compact_consider(struct store *s, struct bucket *b);
+
+/* Starts the thread that compacts, where the store is to. */
+int compact_start(struct store *s, struct mcfs_error *err);
+
+/* Ends it, when what it is at is done. */
+void compact_stop(struct store *s);
+
+/* One round of what that thread does: looks through the thin buckets, and moves out of those that
+ * have lost nothing since the last look.  0, or -1 when something failed, which is tried again by
+ * the next round. */
+int store_compact(struct store *s, struct mcfs_error *err);
+
+/* Somebody finds no room: waits until nothing is held twice on account of a move, and keeps moves
+ * from taking room for a moment. */
+void compact_yield(struct store *s);
 
 /* ---- bucket.c: as the table's open; sink: the store is only checked ---- */
 

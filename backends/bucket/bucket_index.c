@@ -64,6 +64,12 @@ void index_del(struct store *s, struct index_stripe *stripe, struct entry *e)
     atomic_fetch_sub(&s->index_bytes, entry_memory(e));
 }
 
+void index_replace(struct store *s, struct index_stripe *stripe, struct entry *e, struct entry *n)
+{
+    mcfs_table_replace(&stripe->table, e, n);
+    evict_order_replace(&s->order, &stripe->line, &e->evict, &n->evict);
+}
+
 static bool is_pending(const struct index_stripe *stripe, const struct pending_put *p)
 {
     for (const struct pending_put *q = stripe->pending; q; q = q->next)
@@ -148,4 +154,5 @@ void entry_kill(struct store *s, struct entry *e)
     b->has_gaps = true;
     b->live_bytes -= MCFS_MIN(b->live_bytes, entry_length(e));
     atomic_fetch_sub(&s->live_bytes, entry_length(e));
+    compact_consider(s, b);
 }

@@ -10,6 +10,7 @@ static const char magic[8] = "MCFSLOG";
 #define PUT_HAS_CRC 1u
 #define PUT_KEY_INLINE 2u
 #define PUT_BARE 4u
+#define PUT_MOVED 8u
 #define KEY_LIMIT (MCFS_TENANT_MAX + 1 + MCFS_KEY_MAX + (1u << 20)) /* Mooncake allows 1 MiB */
 #define RECORD_MAX (2 * KEY_LIMIT + 128)
 
@@ -45,7 +46,8 @@ void log_put_record(struct mcfs_buf *b, const struct log_record *r)
         attr_record_put(b, &r->attr);
         mcfs_buf_u8(b, r->data_type);
         mcfs_buf_u8(b, (uint8_t)((r->has_crc ? PUT_HAS_CRC : 0) |
-                                 (r->key_inline ? PUT_KEY_INLINE : 0) | (r->bare ? PUT_BARE : 0)));
+                                 (r->key_inline ? PUT_KEY_INLINE : 0) | (r->bare ? PUT_BARE : 0) |
+                                 (r->moved ? PUT_MOVED : 0)));
         put_key(b, r->key);
         break;
     case LOG_DELETE:
@@ -118,6 +120,7 @@ static bool read_body(struct mcfs_cursor *c, struct log_record *r)
         r->has_crc = flags & PUT_HAS_CRC;
         r->key_inline = flags & PUT_KEY_INLINE;
         r->bare = flags & PUT_BARE;
+        r->moved = flags & PUT_MOVED;
         r->key = read_bytes(c, mcfs_cursor_u32(c));
         break;
     case LOG_DELETE:

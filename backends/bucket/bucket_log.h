@@ -15,7 +15,8 @@
  *
  *   PUT     u64 version, offset, size; u32 crc32c, mode, uid, gid; i64 mtime_ns; u8 data_type,
  *           u8 flags (1: crc32c is known, 2: the storage key lies before the value,
- *           4: and there and in the .meta without "default", 0x00);
+ *           4: and there and in the .meta without "default", 0x00,
+ *           8: moved here from an older bucket, its bytes durable before this record);
  *           u32 key_len, storage key
  *   DELETE  u64 version; u32 key_len, storage key
  *   ATTR    u64 version; u32 mode, uid, gid; i64 mtime_ns; u32 key_len, storage key
@@ -24,6 +25,11 @@
  *           (0: of every put before this record)
  *
  * A storage key is tenant, 0x00, key (Mooncake's rule).
+ *
+ * A move of an object (bucket_move.c) is a PUT in the younger bucket and later a DELETE in the
+ * older one.  As long as both PUTs are there the younger counts, whatever has happened to the
+ * object in the younger log since: a removal or another name there is one of the older copy as
+ * well.
  */
 
 #include "common/buf.h"
@@ -43,7 +49,7 @@ struct log_record {
     struct mcfs_attr attr;
     uint32_t crc32c;
     uint8_t data_type;
-    bool has_crc, key_inline, bare;
+    bool has_crc, key_inline, bare, moved;
     uint64_t synced_to;             /* SYNC */
     struct mcfs_slice key, new_key; /* storage keys */
 };

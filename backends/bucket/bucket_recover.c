@@ -197,6 +197,8 @@ static void settle_bucket(struct recovery *r, const struct found *f)
     } else if (b->has_log && (b->meta_stale || b->data_dirty || b->has_gaps)) {
         bucket_mark_dirty(s, b, false, b->data_dirty);
     }
+    if (!b->removed)
+        compact_consider(s, b);
 }
 
 static void report_loser(const struct store *s, const struct entry *e)
@@ -227,30 +229,54 @@ static void report_rest(const struct store *s, const struct found *f)
                                           .what = "bytes of the log that are no record"});
 }
 
+/* Old places of objects that were moved, and then removed or given another name, are losers, too.
+ */
+static int find_left_behind(struct recovery *r, const struct found *f)
+{
+    struct store *s = r->s;
+    for (size_t i = 0; i < f->left_count; i++) {
+        const struct left_behind *l = &f->left[i];
+        struct mcfs_slice key = mcfs_slice(l->key, l->key_len);
+        struct index_stripe *stripe = index_stripe(s, key);
+        MCFS_LOCK_SCOPE(&stripe->lock);
+        struct entry *e = index_find(stripe, key, l->version);
+        if (!e || e->bucket->id >= f->id || e->size != l->size || e->crc32c != l->crc32c)
+            continue;
+        index_del(s, stripe, e);
+        if (add_loser(r, e))
+            return -1;
+    }
+    return 0;
+}
+
 /* Of two copies of an object one is served; the other is forgotten for good, so that it does not
- * come back when the first is removed. */
+ * come back when the first is removed.  What is served has to be durable before that, and that
+ * before anything is taken out of the log of the one that is served. */
 static void settle_losers(struct recovery *r)
 {
     struct store *s = r->s;
+    if (!r->loser_count)
+        return;
+    bool durable = !s->config.read_only && syncfs(s->dir_fd) == 0;
     for (size_t i = 0; i < r->loser_count; i++) {
         struct entry *e = r->losers[i];
         struct mcfs_error err = MCFS_ERROR_INIT;
-        bool done = false;
         report_loser(s, e);
-        {
-            MCFS_LOCK_SCOPE(&e->bucket->lock);
-            if (!s->config.read_only && bucket_log_delete(s, e, &err))
-                mcfs_warning("%s", err.msg);
-            else
-                done = !s->config.read_only;
-            entry_kill(s, e);
+        MCFS_LOCK_SCOPE(&e->bucket->lock);
+        if (durable && bucket_log_delete(s, e, &err)) {
+            mcfs_warning("%s", err.msg);
+            r->losers[i] = NULL;
         }
-        if (done)
-            entry_reclaim(s, e);
+        entry_kill(s, e);
     }
+    if (!s->config.read_only && (!durable || syncfs(s->dir_fd)))
+        mcfs_warning("%s: %s", s->dir, strerror(errno));
+    for (size_t i = 0; durable && i < r->loser_count; i++)
+        if (r->losers[i])
+            entry_reclaim(s, r->losers[i]);
 }
 
-static void set_right(struct recovery *r)
+static int set_right(struct recovery *r, struct mcfs_error *err)
 {
     for (size_t i = 0; i < r->stranger_count; i++) {
         set_aside(r->s, r->strangers[i], "not a file of this store");
@@ -267,10 +293,14 @@ static void set_right(struct recovery *r)
         free(f->log);
         f->log = NULL;
     }
+    for (size_t i = 0; i < r->count; i++)
+        if (find_left_behind(r, &r->list[i]))
+            return mcfs_fail_errno(err, ENOMEM, "%s", r->s->dir);
     settle_losers(r);
     for (size_t i = 0; i < r->count; i++)
         if (r->list[i].bucket)
             settle_bucket(r, &r->list[i]);
+    return 0;
 }
 
 static void recovery_free(struct recovery *r)
@@ -279,6 +309,7 @@ static void recovery_free(struct recovery *r)
         free(r->list[i].log);
         free(r->list[i].rest);
         mcfs_buf_free(&r->list[i].torn);
+        recovery_forget_left(&r->list[i]);
     }
     for (size_t i = 0; i < r->stranger_count; i++)
         free(r->strangers[i]);
@@ -302,7 +333,7 @@ int store_recover(struct store *s, struct mcfs_backend_recovery *out, struct mcf
         }
     }
     if (rc == 0)
-        set_right(&r);
+        rc = set_right(&r, err);
     if (out)
         *out = (struct mcfs_backend_recovery){.objects = atomic_load(&s->objects),
                                               .bytes = atomic_load(&s->object_bytes),

@@ -17,6 +17,14 @@ struct rest {
     size_t at, len;
 };
 
+/* An object that was moved here and has another name now, or none: what an older bucket has under
+ * this name is its old place, which is not given up yet. */
+struct left_behind {
+    char *key;
+    uint32_t key_len, crc32c;
+    uint64_t version, size;
+};
+
 /* What is known of one id. */
 struct found {
     uint64_t id;
@@ -30,7 +38,9 @@ struct found {
     uint64_t cut_log;  /* to this length; 0: not */
     struct rest *rest; /* to be kept in lost+found/ */
     size_t rest_count;
-    char *log;            /* what `rest` points into */
+    char *log; /* what `rest` points into */
+    struct left_behind *left;
+    size_t left_count;
     struct mcfs_buf torn; /* DELETE records of what was dropped as incomplete */
 };
 
@@ -57,6 +67,9 @@ void recovery_fail(struct recovery *r, const struct mcfs_error *err);
 /* Into the bucket, and into the store's index; of a name that is there already, the younger
  * bucket's copy stays. Takes the entry. */
 int recovery_publish(struct recovery *r, struct entry *e);
+
+/* Frees what a bucket's log told of old places. */
+void recovery_forget_left(struct found *f);
 
 /* ---- bucket_list.c ---- */
 

@@ -67,12 +67,52 @@ static bool is_default_tenants(struct mcfs_slice key)
            memcmp(key.data, MCFS_DEFAULT_TENANT, sizeof(MCFS_DEFAULT_TENANT)) == 0;
 }
 
+static int note_moved(struct found *f, const struct log_record *rec)
+{
+    struct left_behind *left = realloc(f->left, (f->left_count + 1) * sizeof(*left));
+    if (!left)
+        return -1;
+    f->left = left;
+    char *key = malloc(rec->key.len ? rec->key.len : 1);
+    if (!key)
+        return -1;
+    memcpy(key, rec->key.data, rec->key.len);
+    left[f->left_count++] =
+        (struct left_behind){key, (uint32_t)rec->key.len, rec->crc32c, rec->version, rec->size};
+    return 0;
+}
+
+/* What is still here under its name needs no rule of its own: of two copies the younger counts. */
+static void keep_left_only(struct found *f, struct replay *p)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < f->left_count; i++) {
+        const struct left_behind *l = &f->left[i];
+        if (find(p, mcfs_slice(l->key, l->key_len), l->version))
+            free(l->key);
+        else
+            f->left[kept++] = *l;
+    }
+    f->left_count = kept;
+}
+
+void recovery_forget_left(struct found *f)
+{
+    for (size_t i = 0; i < f->left_count; i++)
+        free(f->left[i].key);
+    free(f->left);
+    f->left = NULL;
+    f->left_count = 0;
+}
+
 static int replay_put(struct replay *p, const struct log_record *rec, uint64_t at)
 {
     uint64_t end;
     p->puts++;
     if (__builtin_add_overflow(rec->offset, rec->size, &end) || find(p, rec->key, rec->version))
         return 0;
+    if (rec->moved && note_moved(p->f, rec))
+        return -1;
     struct entry *e = entry_new(rec->key);
     if (!e || mcfs_table_add(&p->entries, e)) {
         entry_free(e);
@@ -85,6 +125,7 @@ static int replay_put(struct replay *p, const struct log_record *rec, uint64_t a
     e->crc32c = rec->crc32c;
     e->has_crc = rec->has_crc;
     e->data_type = rec->data_type;
+    e->moved = rec->moved;
     e->bare = rec->bare && is_default_tenants(rec->key);
     e->key_inline = rec->key_inline && rec->offset >= entry_disk_key(e).len;
     e->put_at = (uint32_t)at; /* a log is shorter than 4 GiB */
@@ -214,6 +255,7 @@ int64_t replay_check(const void *log, size_t len, uint64_t data_size)
     }
     replay_free(&p);
     free(f.rest);
+    recovery_forget_left(&f);
     return n;
 }
 
@@ -250,7 +292,7 @@ static int publish_all(struct recovery *r, struct found *f, struct replay *p, st
     struct entry *e;
     for (size_t i = 0; (e = mcfs_table_next(&p->entries, &i));) {
         struct value_place v = {fd, e->offset, e->size};
-        bool synced = e->put_at < p->synced_to;
+        bool synced = e->put_at < p->synced_to || e->moved;
         bool inside = e->offset + e->size <= data_size;
         if (rc) {
             entry_free(e);
@@ -260,6 +302,7 @@ static int publish_all(struct recovery *r, struct found *f, struct replay *p, st
         if (inside && (synced || !e->has_crc || value_verify(&v, e->crc32c, NULL) == 0)) {
             e->bucket = b;
             e->readers = 0;
+            e->moved = false;
             if (recovery_publish(r, e))
                 rc = mcfs_fail_errno(err, ENOMEM, "%s", path);
             continue;
@@ -292,6 +335,7 @@ static void log_alone(struct recovery *r, struct found *f, const struct replay *
         f->set_aside = f->parts;
         f->why = "a log whose bucket is missing";
     }
+    recovery_forget_left(f); /* nothing of it is here */
     atomic_fetch_add(&r->dropped, p->entries.count);
 }
 
@@ -319,6 +363,7 @@ static int take_bucket(struct recovery *r, struct found *f, struct replay *p, co
     b->log_end = b->log_base = p->end;
     b->keep_gaps = f->rest_count > 0;
     f->cut_log = p->end < log_len ? p->end : 0;
+    keep_left_only(f, p);
     if (publish_all(r, f, p, b, data_size, err))
         return -1;
     const struct entry *only = b->objects == 1 ? b->entries : NULL;

@@ -112,16 +112,18 @@ int store_scan(struct mcfs_backend *base, mcfs_backend_scan_fn fn, void *arg,
 {
     struct store *s = (struct store *)base;
     size_t n;
+    /* An object that is moved from a bucket that was visited to another would be missed or seen
+     * twice.  Buckets are listed under this lock, too: what a move opens is among them. */
+    pthread_rwlock_rdlock(&s->scan_lock);
     struct bucket **list = take_buckets(s, &n, err);
-    if (!list)
-        return -1;
-    int more = 1;
-    for (size_t i = 0; i < n; i++) {
+    int more = list ? 1 : -1;
+    for (size_t i = 0; list && i < n; i++) {
         if (more > 0)
             more = visit_bucket(list[i], fn, arg, err);
         MCFS_LOCK_SCOPE(&s->lock);
         list[i]->arrivals--;
     }
+    pthread_rwlock_unlock(&s->scan_lock);
     free(list);
     return more < 0 ? -1 : 0;
 }

@@ -49,6 +49,7 @@ void bucket_seal(struct store *s, struct bucket *b)
     b->log_base = b->log_end;
     bucket_mark_dirty(s, b, true, true);
     store_names_changed(s);
+    compact_consider(s, b);
 }
 
 void bucket_make_meta(const struct bucket *b, struct mcfs_buf *out)
@@ -69,8 +70,9 @@ void bucket_make_meta(const struct bucket *b, struct mcfs_buf *out)
 
 bool bucket_log_is_long(const struct bucket *b)
 {
-    /* A log with unreadable parts is left alone as long as that is possible. */
-    return b->log_end / 2 > b->log_base + (b->keep_gaps ? LOG_LONG : LOG_SLACK) / 2;
+    /* A log with unreadable parts is left alone as long as that is possible; one from which
+     * something is being moved, or to which, says more than the index does. */
+    return !b->moving && b->log_end / 2 > b->log_base + (b->keep_gaps ? LOG_LONG : LOG_SLACK) / 2;
 }
 
 /* What recovery would make of the log, as a log. */

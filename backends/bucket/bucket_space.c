@@ -15,6 +15,12 @@
 
 #define BLOCK 4096ull
 
+static int make_room(void *store, struct mcfs_error *err)
+{
+    compact_yield(store);
+    return store_flush(store, err);
+}
+
 int space_claim(struct store *s, uint64_t bytes, struct mcfs_error *err)
 {
     struct room r = {.dir = s->dir,
@@ -22,7 +28,7 @@ int space_claim(struct store *s, uint64_t bytes, struct mcfs_error *err)
                      .capacity_bytes = s->config.capacity_bytes,
                      .used = &s->used_bytes,
                      .needed = atomic_load(&s->live_bytes),
-                     .flush = store_flush,
+                     .flush = make_room,
                      .store = s};
     return room_claim(&r, bytes, err);
 }

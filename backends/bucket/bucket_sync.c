@@ -98,7 +98,7 @@ static int sync_file(struct store *s, const struct bucket *b, const char *suffix
     return fd < 0 ? -1 : fdatasync(fd);
 }
 
-static int sync_log(struct store *s, const struct bucket *b)
+int bucket_sync_log(struct store *s, const struct bucket *b)
 {
     /* It may be renamed under us, in one direction only. */
     if (sync_file(s, b, "journal") == 0)
@@ -153,7 +153,7 @@ static void flush_logs(struct sync *y)
         struct work *w = &y->work[i];
         struct bucket *b = w->bucket;
         errno = all_failed;
-        bool log_done = !w->log || (all ? !all_failed : sync_log(s, b) == 0);
+        bool log_done = !w->log || (all ? !all_failed : bucket_sync_log(s, b) == 0);
         bool meta_done = !w->meta || (all ? !all_failed : sync_file(s, b, "meta.tmp") == 0);
         if ((log_done && meta_done) || is_removed(b))
             continue;
@@ -273,7 +273,7 @@ static void let_go(struct sync *y, struct work *w)
             bucket_mark_dirty(s, b, false, false);
         MCFS_LOCK_SCOPE(&s->lock);
         gone = b->removed && b->objects == 0 && b->writers == 0 && b->arrivals == 0 &&
-               !b->listed_dirty;
+               !b->listed_dirty && !b->listed_thin;
         if (b->removed && !gone && !b->listed_dirty && s->dirty_count < s->dirty_cap) {
             s->dirty[s->dirty_count++] = b; /* somebody still looks at it */
             b->listed_dirty = true;

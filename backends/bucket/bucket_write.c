@@ -26,6 +26,7 @@ void entry_record(const struct entry *e, struct mcfs_buf *out)
                            .has_crc = e->has_crc,
                            .key_inline = e->key_inline,
                            .bare = e->bare,
+                           .moved = e->moved,
                            .key = entry_key(e)};
     log_put_record(out, &r);
 }
@@ -90,8 +91,7 @@ static struct bucket *arrive(struct store *s, struct mcfs_error *err)
     return b;
 }
 
-/* Reserves room in the open bucket; the caller is one of its writers until finish_writing. */
-static struct bucket *reserve(struct store *s, uint64_t bytes, uint64_t *offset,
+struct bucket *bucket_reserve(struct store *s, uint64_t bytes, uint64_t *offset,
                               struct mcfs_error *err)
 {
     for (;;) {
@@ -144,9 +144,7 @@ static int write_object(const struct bucket *b, const struct entry *e, const voi
     return 0;
 }
 
-/* The place of a failed write is used again when it is the last, and else given back.  The caller
- * holds the bucket's lock. */
-static void give_up_place(struct store *s, struct bucket *b, uint64_t offset, uint64_t bytes)
+void bucket_give_up_place(struct store *s, struct bucket *b, uint64_t offset, uint64_t bytes)
 {
     if (b->data_end == offset + bytes) {
         b->data_end = offset;
@@ -159,10 +157,16 @@ static void give_up_place(struct store *s, struct bucket *b, uint64_t offset, ui
     space_return(s, bytes);
 }
 
+void bucket_end_writing(struct store *s, struct bucket *b)
+{
+    if (--b->writers == 0 && b->sealing)
+        bucket_seal(s, b);
+}
+
 static int append_object(struct store *s, struct entry *e, const void *data, struct mcfs_error *err)
 {
     uint64_t offset, whole = e->key_len + e->size;
-    struct bucket *b = reserve(s, whole, &offset, err);
+    struct bucket *b = bucket_reserve(s, whole, &offset, err);
     if (!b) {
         space_return(s, whole);
         return -1;
@@ -184,10 +188,9 @@ static int append_object(struct store *s, struct entry *e, const void *data, str
         bucket_link(s, b, e);
         bucket_mark_dirty(s, b, true, true);
     } else {
-        give_up_place(s, b, offset, whole);
+        bucket_give_up_place(s, b, offset, whole);
     }
-    if (--b->writers == 0 && b->sealing)
-        bucket_seal(s, b);
+    bucket_end_writing(s, b);
     return rc;
 }
 

@@ -301,6 +301,8 @@ static int node_status(struct node *n, struct mcfs_rpc_request *r)
                    {"syncs", s.syncs},
                    {"evictions", s.evictions},
                    {"evicted_bytes", s.evicted_bytes},
+                   {"compactions", s.compactions},
+                   {"compacted_bytes", s.compacted_bytes},
                    {"checksum_errors", s.checksum_errors},
                    {"remote_reads", atomic_load(&n->remote_reads)},
                    {"remote_bytes", atomic_load(&n->remote_bytes)},

@@ -49,6 +49,7 @@ struct mcfs_backend_config {
     uint64_t capacity_bytes;          /* most bytes of values stored; 0: what the disk holds */
     uint64_t single_object_min_bytes; /* from this size an object is a file of its own; 1 MiB */
     uint32_t flush_interval_ms;       /* background sync of what was put without sync; 5000 */
+    uint64_t compact_bytes_per_sec;   /* buckets: most that is moved out of thin ones; 0: nothing */
     const char *eviction_policy;      /* "none" (default), "fifo", "lru" */
     /* How batches reach the disk: "auto" (default; io_uring where the kernel allows it), "uring"
      * (the same, with a warning where it does not), "plain" (plain system calls). */
@@ -106,7 +107,8 @@ struct mcfs_backend_stats {
     uint64_t buckets, open_buckets;
     uint64_t index_bytes; /* memory of the index */
     uint64_t puts, removes, reads, syncs, evictions, evicted_bytes, checksum_errors;
-    const char *io_engine; /* in use for batches: "uring" or "plain"; static */
+    uint64_t compactions, compacted_bytes; /* buckets emptied, bytes of values moved for that */
+    const char *io_engine;                 /* in use for batches: "uring" or "plain"; static */
 };
 
 /* What is stored takes so much; removed objects give the rest back at the latest when a put needs

@@ -15,6 +15,7 @@
  * end, then "end", or "failed WHY".
  */
 #include "backends/backends.h"
+#include "backends/bucket/bucket.h"
 #include "common/cleanup.h"
 #include "common/crc32c.h"
 #include "common/file.h"
@@ -39,6 +40,7 @@ static struct mcfs_backend_config config_of(const char *dir)
                                         .bucket_keys_limit = 9,
                                         .single_object_min_bytes = LARGE_MIN,
                                         .capacity_bytes = 4 << 20,
+                                        .compact_bytes_per_sec = 1 << 30, /* when step() says so */
                                         .flush_interval_ms = 3600000};
 }
 
@@ -75,6 +77,7 @@ struct worker {
     const struct mcfs_backend_ops *ops;
     struct mcfs_backend *store;
     const char *root;
+    bool has_buckets;
     struct object objects[KEYS];
     uint64_t next_version, random;
 };
@@ -195,10 +198,19 @@ static void set_attr(struct worker *w)
         failed(&err);
 }
 
+/* A bucket is emptied when it is as the look before has seen it. */
+static void compact(struct worker *w)
+{
+    struct mcfs_error err = MCFS_ERROR_INIT;
+    for (unsigned i = 0; w->has_buckets && i < 2; i++)
+        if (store_compact((struct store *)w->store, &err))
+            failed(&err);
+}
+
 static void step(struct worker *w)
 {
     struct mcfs_error err = MCFS_ERROR_INIT;
-    unsigned k = random_below(w, KEYS), what = random_below(w, 20);
+    unsigned k = random_below(w, KEYS), what = random_below(w, 22);
     if (what < 10) {
         put_some(w);
     } else if (what < 12) {
@@ -209,6 +221,8 @@ static void step(struct worker *w)
         rekey(w);
     } else if (what < 17) {
         set_attr(w);
+    } else if (what < 19) {
+        compact(w);
     } else {
         mark("?sync");
         if (w->ops->sync(w->store, &err))
@@ -232,6 +246,7 @@ static int work(const char *root, const char *backend, uint64_t seed, unsigned o
     struct mcfs_backend_config config = config_of(store);
     struct worker w = {.ops = mcfs_backend_find(backend),
                        .root = root,
+                       .has_buckets = strcmp(backend, "bucket_storage_backend") == 0,
                        .next_version = 1,
                        .random = seed * 0x9e3779b97f4a7c15ULL + 1};
     w.store = w.ops ? w.ops->open(&config, &found, &err) : NULL;
@@ -243,6 +258,9 @@ static int work(const char *root, const char *backend, uint64_t seed, unsigned o
     mark("open");
     while (operations-- > 0)
         step(&w);
+    struct mcfs_backend_stats stats;
+    w.ops->stats(w.store, &stats);
+    mark("compacted %" PRIu64, stats.compacted_bytes);
     if (w.ops->close(w.store, &err))
         failed(&err);
     else

@@ -172,6 +172,7 @@ class Promises:
         self.gone = set()     # and are synced: never to come back
         self.pairs = []       # renames that have begun: exactly one of the two, once the first was sure
         self.before_sync = None
+        self.compacted = 0    # bytes moved by compaction
 
     def mark(self, text):
         what, *rest = text.split()
@@ -191,6 +192,8 @@ class Promises:
         elif what == "+rekey":
             self.ended.add((rest[0], int(rest[1])))
             self.sure.add((rest[2], int(rest[3])))
+        elif what == "compacted":
+            self.compacted = int(rest[0])
         elif what in ("?sync", "closed"):
             self.before_sync = (set(self.sure), set(self.ended))
         if what in ("+sync", "closed"):

@@ -5,7 +5,7 @@ import os
 import pytest
 
 import bucket_reader
-from harness import Mount
+from harness import Mount, wait_until
 
 
 def content(i, size):
@@ -75,6 +75,36 @@ def test_after_sigkill_and_a_recovery(store):
     assert bucket_reader.idents(store.dir, "journal") == []
     assert bucket_reader.read_store(store.dir) == want
     assert bucket_reader.read_as_mooncake(store.dir) == {name: [data] for name, data in want.items()}
+
+
+@pytest.mark.parametrize("end", ["umount", "kill"])
+def test_thin_buckets_become_few(world, end):
+    """Nobody sees more of it than fewer files: not who has an object open, nor the next start, nor Mooncake."""
+    m = Mount(world, options=["single_object_min=100000", "bucket_keys_limit=40", "flush_interval=20ms"])
+    directory, want = os.path.join(m.state, "backend"), {}
+    for i in range(800):
+        put(m, want, "default", f"k{i:03d}", content(i, 1 + i * 11 % 9000))
+    before = len(bucket_reader.idents(directory, "bucket"))
+    with open(m.key("k007"), "rb") as held:
+        for i in range(800):
+            if i % 10 != 7:
+                os.unlink(m.key(f"k{i:03d}"))
+                del want[b"default", f"k{i:03d}".encode()]
+        wait_until(lambda: len(bucket_reader.idents(directory, "bucket")) <= before // 4, what="fewer buckets")
+        assert held.read() == want[b"default", b"k007"]
+    assert m.stats()["store_compactions_total"] > 0
+    os.rename(m.key("k017"), m.key("renamed"))
+    want[b"default", b"renamed"] = want.pop((b"default", b"k017"))
+    for _ in range(2):
+        assert sorted(os.listdir(m.key(""))) == sorted(name.decode() for _, name in want)
+        for (_, name), data in want.items():
+            with open(m.key(name.decode()), "rb") as f:
+                assert f.read() == data
+        getattr(m, end)()
+        assert bucket_reader.read_store(directory) == want
+        m.remount()
+    m.umount()
+    assert bucket_reader.read_as_mooncake(directory) == {name: [data] for name, data in want.items()}
 
 
 def test_the_reader_reads_what_mooncake_wrote():

@@ -97,8 +97,8 @@ def cut(disk, promises, checker, scratch, how, seed):
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_cut_off_behind_any_call(scratch, backend, seed):
-    calls = record(scratch, backend, seed, 150 if ALL else 60)
-    step = 1 if ALL else 11
+    calls = record(scratch, backend, seed, 150 if ALL else 90)
+    step = 1 if ALL else 15
     disk, promises = Disk(calls), Promises()
     cuts = 0
     with Checker(backend) as checker:
@@ -114,6 +114,7 @@ def test_cut_off_behind_any_call(scratch, backend, seed):
                 cut(disk, promises, checker, scratch, "random", disk.at * 1000 + s)
             cuts += 1
     assert cuts > 20 and promises.synced
+    assert promises.compacted or "bucket" not in backend
 
 
 def run_failing(scratch, backend, how, at):
