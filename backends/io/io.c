@@ -64,6 +64,13 @@ void io_begin(struct io_batch *b, enum io_engine engine)
         say_once(true, errnum);
 }
 
+void io_begin_linked(struct io_batch *b, enum io_engine engine)
+{
+    io_begin(b, engine);
+    if (b->ring)
+        io_ring_link(b->ring);
+}
+
 void io_add(struct io_batch *b, struct io_item *item)
 {
     item->done = 0;

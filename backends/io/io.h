@@ -78,15 +78,17 @@ static inline struct io_item io_item(enum io_op op, int fd, const void *buf, siz
 
 void io_begin(struct io_batch *b, enum io_engine engine);
 
+/* For a few items with a flush behind them (io_end_synced): nothing is submitted before the end,
+ * and then all of it at once, the writes and the flush linked one behind the other. */
+void io_begin_linked(struct io_batch *b, enum io_engine engine);
+
 /* The item stays where it is until the batch has ended. */
 void io_add(struct io_batch *b, struct io_item *item);
 
 /* Waits for all items. */
 void io_end(struct io_batch *b);
 
-/* Waits for all items, then makes the file durable (fdatasync): 0, or why that failed (errno).  A
- * batch that is small enough to be still waiting for its submission goes to the kernel in one,
- * writes and flush linked one behind the other. */
+/* Waits for all items, then makes the file durable (fdatasync): 0, or why that failed (errno). */
 int io_end_synced(struct io_batch *b, int fd);
 
 /* The file of a descriptor once more, with O_DIRECT, to read (or to write as well); -1 where that

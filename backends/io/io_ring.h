@@ -32,6 +32,7 @@ struct io_ring {
     uint8_t free_pieces[RING_DEPTH], free_bounces[BOUNCES];
     unsigned free_count, bounce_count;
     size_t unsubmitted; /* bytes */
+    bool linked;        /* the batch is to go to the kernel as a whole */
     bool flushing;      /* a flush is linked behind the pieces */
     int flushed;        /* its result */
     char *bounces;      /* BOUNCES of BOUNCE_BYTES each; NULL until one is needed */
@@ -50,6 +51,7 @@ int io_ring_make_bounces(struct io_ring *r);
 /* ---- io_uring.c ---- */
 
 void io_ring_add(struct io_ring *r, struct io_item *item);
+void io_ring_link(struct io_ring *r);   /* the batch that begins */
 void io_ring_finish(struct io_ring *r); /* which ends its use, as does: */
 int io_ring_finish_synced(struct io_ring *r, int fd);
 

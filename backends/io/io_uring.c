@@ -6,10 +6,9 @@
  * Pieces of a read are of 1 MiB.  A write through the page cache is one piece: the kernel lets only
  * one of them into a file at a time.
  *
- * A flush at the end of a batch is linked behind the batch's pieces when none of them has been
- * submitted yet, which are less than SUBMIT_BYTES: the kernel does them in a row, and stops at the
- * first that is short or fails.  Pieces behind that one are issued again, by themselves, and the
- * flush is done after all of them.  Larger batches are not linked: in a row they would be slower.
+ * A linked batch is submitted once, with its flush, when its pieces fit into the ring: the kernel
+ * does them in a row, and stops at the first that is short or fails.  Pieces behind that one are
+ * issued again, by themselves, and the flush is done after all of them.
  *
  * What a direct transfer leaves over (short, or not allowed by the file system) goes through the
  * page cache, whose way has no rules of alignment.
@@ -252,7 +251,7 @@ void io_ring_add(struct io_ring *r, struct io_item *item)
         r->first = item;
     r->last = item;
     issue_all(r);
-    if (r->unsubmitted >= SUBMIT_BYTES) {
+    if (r->unsubmitted >= SUBMIT_BYTES && !r->linked) {
         submit(r, 0);
         issue_all(r);
     }
@@ -265,14 +264,20 @@ void io_ring_finish(struct io_ring *r)
         /* Some at a time: waking for each would cost more than an idle moment of the disk. */
         submit(r, MCFS_MAX(1, (RING_DEPTH - r->free_count) / 4));
     }
-    r->in_use = false;
+    r->in_use = r->linked = false;
 }
 
-/* Puts a flush behind the pieces; false when one of them is with the kernel, or not issued yet. */
+void io_ring_link(struct io_ring *r)
+{
+    r->linked = true;
+}
+
+/* Puts a flush behind the pieces; false when they do not all wait in the queue. */
 static bool link_flush(struct io_ring *r, int fd)
 {
     unsigned pieces = RING_DEPTH - r->free_count;
-    if (r->first || pieces == 0 || pieces == RING_DEPTH || io_uring_sq_ready(&r->uring) != pieces)
+    if (!r->linked || r->first || pieces == 0 || pieces == RING_DEPTH ||
+        io_uring_sq_ready(&r->uring) != pieces)
         return false;
     for (unsigned i = 0; i < RING_DEPTH; i++)
         if (r->pieces[i].item)

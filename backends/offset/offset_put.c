@@ -21,6 +21,7 @@
 #include <inttypes.h>
 #include <sys/stat.h>
 
+#define RING_MIN (1u << 20) /* bytes of the average value from which a ring is worth while */
 #define HEAD_ROOM (3 * OFFSET_BLOCK) /* head and key of a record that we write, and zeros */
 
 /* ---- room ---- */
@@ -285,13 +286,24 @@ static void finish(struct offset_store *s, struct batch *b)
     }
 }
 
-/* A strict put that is alone has its flush linked behind its records; several at a time share
- * one. */
+/* Small records are written before a ring's worker has woken up. */
+static enum io_engine engine_for(const struct offset_store *s, const struct batch *b)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < b->n; i++)
+        bytes += b->items[i].data ? b->items[i].object.size : 0;
+    return bytes / b->n >= RING_MIN ? s->io : IO_PLAIN;
+}
+
+/* A strict put that is alone is flushed with its records; several at a time share a flush. */
 static void write_all(struct offset_store *s, struct batch *b)
 {
     bool strict = s->mode == OFFSET_STRICT;
     b->flushed = strict && atomic_fetch_add(&s->strict_puts, 1) == 0;
-    io_begin(&b->io, s->io);
+    if (b->flushed && b->n == 1)
+        io_begin_linked(&b->io, engine_for(s, b));
+    else
+        io_begin(&b->io, engine_for(s, b));
     for (size_t i = 0; i < b->n; i++)
         b->flights[i].written = begin(s, b, &b->flights[i], &b->items[i], &b->items[i].err);
     finish(s, b);
@@ -395,7 +407,7 @@ size_t offset_store_put(struct mcfs_backend *base, struct mcfs_backend_put *item
     struct batch b = {.flights = flights, .items = items, .n = n};
     for (size_t i = 0; i < n; i++)
         items[i].err = (struct mcfs_error)MCFS_ERROR_INIT;
-    if (flights)
+    if (flights && n)
         put_batch(s, &b);
     for (size_t i = 0; i < n; i++) {
         if (!flights)

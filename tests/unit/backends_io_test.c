@@ -162,7 +162,7 @@ static void write_past_the_limit(void)
         int fd = new_file("limited");
         struct io_item items[4];
         struct io_batch b;
-        io_begin(&b, engines[e]);
+        io_begin_linked(&b, engines[e]);
         for (int i = 0; i < 4; i++) {
             static const uint64_t at[] = {4000, 8000, 0, 2000};
             size_t len = i == 1 ? 8000 : 2000;
@@ -194,11 +194,11 @@ Test(io, a_flush_that_fails_says_so)
     for (int e = 0; e < 2; e++) {
         struct io_item w = io_item(IO_WRITE, fd, &byte, 1, 0);
         struct io_batch b;
-        io_begin(&b, engines[e]);
+        io_begin_linked(&b, engines[e]);
         io_add(&b, &w);
         cr_assert_eq(io_end_synced(&b, pipes[1]), EINVAL); /* a pipe has no flush */
         cr_assert_eq(w.done, 1);
-        io_begin(&b, engines[e]);
+        io_begin_linked(&b, engines[e]);
         cr_assert_eq(io_end_synced(&b, fd), 0);
     }
     close(fd);
@@ -206,7 +206,7 @@ Test(io, a_flush_that_fails_says_so)
     close(pipes[1]);
 }
 
-/* Many pieces, so that they wait for places, with a flush behind them that is not linked. */
+/* More pieces than the ring has places, so that they are not linked, though that was wished. */
 Test(io, a_large_batch_is_flushed)
 {
     enum { N = 100, LEN = 70001 };
@@ -218,7 +218,7 @@ Test(io, a_large_batch_is_flushed)
         struct io_item w[N], r[N];
         struct io_batch b;
         cr_assert_eq(ftruncate(fd, 0), 0);
-        io_begin(&b, engines[e]);
+        io_begin_linked(&b, engines[e]);
         for (size_t i = 0; i < N; i++) {
             w[i] = io_item(IO_WRITE, fd, out + i * LEN, LEN, i * LEN);
             io_add(&b, &w[i]);
