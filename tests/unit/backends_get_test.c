@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Batches: what was put is read, whole and in parts, by every store with each engine; what the
- * engines do at the end of a file, where nothing is aligned, and with errors. */
+/* Batches: what was put is read, whole and in parts, by every store with each engine; a value that
+ * is damaged fails alone. */
 #include "backends/backends.h"
 #include "backends/io/io.h"
 
@@ -186,4 +186,59 @@ Test(get, batches_in_opposite_orders_do_not_wait_for_each_other)
     cr_assert_eq(stats.objects, 80);
     cr_assert_eq(b->ops->close(b, &err), 0, "%s", err.msg);
     free(data);
+}
+
+/* The third of five values lost its end: it alone fails. */
+static void look_at_a_short_one(const char *store, const char *engine)
+{
+    enum { N = 5, SIZE = (2 << 20) + 77 };
+    char path[256], file[1024], keys[N][8];
+    struct mcfs_backend_put puts[N] = {0};
+    struct mcfs_backend_recovery found;
+    struct mcfs_backend_place place;
+    struct mcfs_error err = MCFS_ERROR_INIT;
+    unsigned char *data = malloc(SIZE);
+    snprintf(path, sizeof(path), "%s/short-%s-%s", dir, store, engine);
+    struct mcfs_backend_config config = {.dir = path, .io_engine = engine};
+    struct mcfs_backend *b = mcfs_backend_find(store)->open(&config, &found, &err);
+    cr_assert_not_null(b, "%s", err.msg);
+    for (size_t i = 0; i < N; i++) {
+        snprintf(keys[i], sizeof(keys[i]), "k%zu", i);
+        puts[i].object = (struct mcfs_object){
+            .tenant = TENANT, .key = mcfs_slice_str(keys[i]), .version = 1, .size = SIZE};
+        puts[i].data = memset(data, 's', SIZE);
+    }
+    cr_assert_eq(b->ops->put(b, puts, N), 0);
+    cr_assert_eq(b->ops->locate(b, TENANT, mcfs_slice_str(keys[2]), 1, &place, &err), 0);
+    snprintf(file, sizeof(file), "%s/%s", path, place.file);
+    cr_assert_eq(truncate(file, SIZE / 2), 0);
+    for (int direct = 0; direct < 2; direct++) {
+        struct mcfs_backend_get gets[N] = {0};
+        unsigned char *memory[N];
+        for (size_t i = 0; i < N; i++)
+            gets[i] = (struct mcfs_backend_get){.tenant = TENANT,
+                                                .key = mcfs_slice_str(keys[i]),
+                                                .version = 1,
+                                                .buf = memory_of(i, &memory[i]),
+                                                .len = SIZE,
+                                                .direct = direct};
+        cr_assert_eq(b->ops->get(b, gets, N), 1);
+        for (size_t i = 0; i < N; i++) {
+            cr_assert_eq(gets[i].err.code, i == 2 ? MCFS_CHECKSUM_MISMATCH : MCFS_OK, "%s",
+                         gets[i].err.msg);
+            cr_assert_eq(gets[i].got, i == 2 ? 0 : SIZE);
+            cr_assert(i == 2 || memcmp(gets[i].buf, data, SIZE) == 0);
+            free(memory[i]);
+        }
+    }
+    cr_assert_eq(b->ops->close(b, &err), 0, "%s", err.msg);
+    free(data);
+}
+
+Test(get, a_value_that_lost_its_end_fails_alone)
+{
+    for (size_t e = 0; e < 2; e++) {
+        look_at_a_short_one("bucket_storage_backend", engines[e]);
+        look_at_a_short_one("file_per_key_storage_backend", engines[e]);
+    }
 }
