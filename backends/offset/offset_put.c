@@ -15,7 +15,6 @@
 #include "common/cleanup.h"
 #include "common/crc32c.h"
 #include "common/file.h"
-#include "common/log.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
@@ -256,24 +255,33 @@ static struct offset_entry *begin(struct offset_store *s, struct batch *b, struc
     return e;
 }
 
-/* A flush of the data that failed leaves nothing to be sure of. */
-static void flush_failed(struct offset_store *s, int errnum)
+/* A flush that fails leaves nothing to be sure of. */
+static int end_flushed(struct offset_store *s, struct batch *b)
 {
-    MCFS_LOCK_SCOPE(&s->sync_lock);
-    s->never_sure = true;
-    mcfs_error("%s/" OFFSET_DATA ": %s", s->dir, strerror(errnum));
+    int errnum = io_end_synced(&b->io, s->data_fd);
+    if (errnum) {
+        MCFS_LOCK_SCOPE(&s->sync_lock);
+        s->never_sure = true;
+    }
+    return errnum;
+}
+
+static bool is_any_written(const struct batch *b)
+{
+    for (size_t i = 0; i < b->n; i++)
+        if (b->flights[i].written)
+            return true;
+    return false;
 }
 
 /* Waits for the records; what is not written is not in flight any more. */
 static void finish(struct offset_store *s, struct batch *b)
 {
     int unsure = 0;
-    if (b->flushed)
-        unsure = io_end_synced(&b->io, s->data_fd);
+    if (b->flushed && is_any_written(b))
+        unsure = end_flushed(s, b);
     else
         io_end(&b->io);
-    if (unsure)
-        flush_failed(s, unsure);
     for (size_t i = 0; i < b->n; i++) {
         struct flight *f = &b->flights[i];
         int errnum = f->io[0].errnum ? f->io[0].errnum : f->io[1].errnum;
