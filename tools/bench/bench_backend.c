@@ -227,6 +227,7 @@ static void side_open(struct bench *b, struct side *side, const char *engine)
                                       .engine = engine,
                                       .files = one_file ? 1 : b->o.objects,
                                       .bytes = bytes,
+                                      .request = b->o.object_bytes,
                                       .direct = buckets && bytes >= BUCKETS_DIRECT_MIN};
     side->fio[1] = side->fio[0];
     side->fio[1].direct = true;

@@ -54,14 +54,17 @@ static double run(const struct bench_fio *f, const char *how)
              " --size=%" PRIu64 " --bs=%" PRIu64
              " --iodepth=%d --ioengine=%s --direct=%d "
              "--file_service_type=sequential --output-format=json %s",
-             f->dir, f->files, f->files, f->bytes, uring ? 1u << 20 : f->bytes / f->files,
-             uring ? 32 : 1, uring ? "io_uring" : "psync", f->direct, how);
+             f->dir, f->files, f->files, f->bytes,
+             uring ? MCFS_MIN((uint64_t)1 << 20, f->bytes / f->files) : f->request, uring ? 32 : 1,
+             uring ? "io_uring" : "psync", f->direct, how);
     _cleanup_free_ char *text = output_of(command);
     json_t *o = json_loads(strchr(text, '{'), 0, NULL);
-    double ms = json_number_value(
-        json_object_get(json_array_get(json_object_get(o, "jobs"), 0), "job_runtime"));
+    const json_t *job = json_array_get(json_object_get(o, "jobs"), 0);
+    const json_t *runtime = json_object_get(job, "job_runtime");
+    bool found = json_is_number(runtime);
+    double ms = json_number_value(runtime);
     json_decref(o);
-    if (ms <= 0) {
+    if (!found) {
         errno = EIO;
         die("fio's result");
     }

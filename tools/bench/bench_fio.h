@@ -10,10 +10,10 @@
 
 struct bench_fio {
     const char *dir;    /* its files go here, alone */
-    const char *engine; /* "uring": 32 requests of 1 MiB at a time; "plain": one, of a whole file's
-                           share */
+    const char *engine; /* "uring": 32 requests of 1 MiB at a time; "plain": one at a time */
     uint32_t files;
-    uint64_t bytes; /* of all of them */
+    uint64_t bytes;   /* of all of them */
+    uint64_t request; /* bytes of one with "plain" */
     bool direct;
 };
 
