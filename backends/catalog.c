@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "backends/catalog.h"
 
+#include "backends/get.h"
 #include "backends/storage_key.h"
 #include "backends/value.h"
 #include "common/cleanup.h"
@@ -307,6 +308,12 @@ int64_t catalog_reader_read(struct mcfs_backend_reader *base, void *buf, size_t 
     return n < 0 ? failed(r, err) : n;
 }
 
+/* Where what was read has to be looked at again there is no descriptor to read a batch from. */
+size_t catalog_get(struct mcfs_backend *b, struct mcfs_backend_get *items, size_t n)
+{
+    return backend_get(b, IO_PLAIN, items, n);
+}
+
 int catalog_reader_verify(struct mcfs_backend_reader *base, struct mcfs_error *err)
 {
     struct reader *r = (struct reader *)base;
@@ -371,7 +378,8 @@ void catalog_stats(struct mcfs_backend *b, struct mcfs_backend_stats *out)
         .dead_bytes = c->used_bytes > c->object_bytes ? c->used_bytes - c->object_bytes : 0,
         .index_bytes = c->index_bytes,
         .reads = atomic_load(&c->reads),
-        .checksum_errors = atomic_load(&c->checksum_errors)};
+        .checksum_errors = atomic_load(&c->checksum_errors),
+        .io_engine = io_engine_name(IO_PLAIN)};
     if (fstatvfs(c->dir_fd, &v) == 0)
         out->capacity_bytes += (uint64_t)v.f_bavail * v.f_frsize;
 }

@@ -90,13 +90,15 @@ struct mcfs_backend *catalog_opened(struct catalog *c, uint64_t dropped,
 
 /* All of them but name, open and reader_is_verified. */
 #define CATALOG_OPS                                                                                \
-    .put = catalog_put, .reader_open = catalog_reader_open, .reader_close = catalog_reader_close,  \
-    .reader_fd = catalog_reader_fd, .reader_read = catalog_reader_read,                            \
-    .reader_verify = catalog_reader_verify, .remove = catalog_remove, .rekey = catalog_rekey,      \
-    .set_attr = catalog_set_attr, .locate = catalog_locate, .scan = catalog_scan,                  \
-    .sync = catalog_sync, .stats = catalog_stats, .close = catalog_close
+    .put = catalog_put, .get = catalog_get, .reader_open = catalog_reader_open,                    \
+    .reader_close = catalog_reader_close, .reader_fd = catalog_reader_fd,                          \
+    .reader_read = catalog_reader_read, .reader_verify = catalog_reader_verify,                    \
+    .remove = catalog_remove, .rekey = catalog_rekey, .set_attr = catalog_set_attr,                \
+    .locate = catalog_locate, .scan = catalog_scan, .sync = catalog_sync, .stats = catalog_stats,  \
+    .close = catalog_close
 
 size_t catalog_put(struct mcfs_backend *b, struct mcfs_backend_put *items, size_t n);
+size_t catalog_get(struct mcfs_backend *b, struct mcfs_backend_get *items, size_t n);
 struct mcfs_backend_reader *catalog_reader_open(struct mcfs_backend *b, struct mcfs_slice tenant,
                                                 struct mcfs_slice key, uint64_t version,
                                                 struct mcfs_error *err);

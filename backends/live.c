@@ -3,6 +3,7 @@
 
 #include "backends/backends.h"
 #include "backends/file_per_key/files.h"
+#include "backends/get.h"
 #include "common/cleanup.h"
 #include "common/clock.h"
 #include "common/cond.h"
@@ -34,6 +35,7 @@ struct live {
     struct mcfs_backend_ops ops; /* with the layout's name */
     const struct mcfs_backend_ops *layout;
     struct mcfs_backend_config config;
+    enum io_engine io;
     char *dir, *fsdir;
 
     pthread_mutex_t lock; /* guards what follows */
@@ -363,6 +365,11 @@ static bool live_reader_is_verified(const struct mcfs_backend_reader *base)
     return r->live->layout->reader_is_verified(r->inner);
 }
 
+static size_t live_get(struct mcfs_backend *b, struct mcfs_backend_get *items, size_t n)
+{
+    return backend_get(b, ((struct live *)b)->io, items, n);
+}
+
 static size_t live_put(struct mcfs_backend *b, struct mcfs_backend_put *items, size_t n)
 {
     struct live *l = (struct live *)b;
@@ -450,6 +457,7 @@ static void live_stats(struct mcfs_backend *b, struct mcfs_backend_stats *out)
     struct live *l = (struct live *)b;
     struct generation *g = hold(l);
     l->layout->stats(g->store, out);
+    out->io_engine = io_engine_name(l->io);
     let_go(l, g);
 }
 
@@ -470,6 +478,7 @@ static int live_close(struct mcfs_backend *b, struct mcfs_error *err)
 
 static const struct mcfs_backend_ops live_ops = {
     .put = live_put,
+    .get = live_get,
     .reader_open = live_reader_open,
     .reader_close = live_reader_close,
     .reader_fd = live_reader_fd,
@@ -513,7 +522,8 @@ struct mcfs_backend *mcfs_backend_open_live(const struct mcfs_backend_ops *layou
     l->config.read_only = l->config.versions_by_bucket = true;
     if (!l->dir || (config->fsdir && !l->fsdir)) {
         mcfs_fail_errno(err, ENOMEM, "%s", config->dir);
-    } else {
+    } else if (io_engine_choose(config->io_engine, &l->io, err) == 0) {
+        l->config.io_engine = NULL;
         l->signature = look(AT_FDCWD, l->dir, 0);
         l->current = read_store(l, recovery, err);
     }

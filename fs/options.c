@@ -51,6 +51,10 @@ static struct mcfs_flag table[] = {
      "time after which what was closed survives power loss", 1000},
     {"compact_rate", MCFS_FLAG_SIZE, AT(compact_rate), "32M", NULL,
      "most bytes a second that are moved out of buckets of which little is left; 0: none", 0},
+    {"io_engine", MCFS_FLAG_STRING, AT(io_engine), "auto", "MOONCAKE_OFFLOAD_USE_URING",
+     "how the store reads and writes batches: io_uring where the kernel allows it (auto), the same "
+     "and a warning where it does not (uring), plain system calls (plain)",
+     0},
     {"eviction", MCFS_FLAG_STRING, AT(eviction), "none", "MOONCAKE_OFFLOAD_BUCKET_EVICTION_POLICY",
      "what goes when the store is full: nothing (none), what was stored first (fifo), what was "
      "opened longest ago (lru)",
@@ -230,6 +234,27 @@ static int check_eviction(struct mount_options *o, struct mcfs_error *err)
     return 0;
 }
 
+static int check_engine(struct mount_options *o, struct mcfs_error *err)
+{
+    static const char *const engines[] = {"auto", "uring", "plain"};
+    char where[128];
+    bool on;
+    /* The variable only says whether. */
+    if (mcfs_parse_bool(o->io_engine, &on) == 0) {
+        char *engine = strdup(on ? "uring" : "plain");
+        if (!engine)
+            return mcfs_fail_errno(err, ENOMEM, "options");
+        free(o->io_engine);
+        o->io_engine = engine;
+        return 0;
+    }
+    for (size_t i = 0; i < MCFS_ARRAY_SIZE(engines); i++)
+        if (strcmp(o->io_engine, engines[i]) == 0)
+            return 0;
+    return mcfs_fail(err, MCFS_INVALID_PARAMS, "%s: '%s' is not auto, uring or plain",
+                     origin("io_engine", o->io_engine, where, sizeof(where)), o->io_engine);
+}
+
 static int parse_numbers(struct mount_options *o, struct mcfs_error *err)
 {
     uint64_t v;
@@ -265,7 +290,7 @@ static int parse_numbers(struct mount_options *o, struct mcfs_error *err)
     if (strcmp(o->verify, "scrub") != 0 && strcmp(o->verify, "strict") != 0)
         return mcfs_fail(err, MCFS_INVALID_PARAMS, "option 'verify': '%s' is not scrub or strict",
                          o->verify);
-    return check_eviction(o, err);
+    return check_engine(o, err) ? -1 : check_eviction(o, err);
 }
 
 /* Everything but what the options mean together; up to two words that are none. */

@@ -22,7 +22,7 @@ struct mount_options {
     bool eviction_watermarks;
     uint64_t bucket_size_limit, bucket_keys_limit, capacity, single_object_min, flush_interval_ms;
     uint64_t compact_rate;
-    char *offset_persist;
+    char *offset_persist, *io_engine;
     uint64_t offset_checkpoint_ms;
     uint32_t offset_nodes_max;
     bool offset_record_crc;

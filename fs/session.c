@@ -216,6 +216,7 @@ static int start_node(struct run *run, const struct source *source, struct state
                   .flush_interval_ms = (uint32_t)o->flush_interval_ms,
                   .compact_bytes_per_sec = o->compact_rate,
                   .eviction_policy = o->eviction,
+                  .io_engine = o->io_engine,
                   .offset_persist = o->offset_persist,
                   .offset_checkpoint_ms = (uint32_t)o->offset_checkpoint_ms,
                   .offset_nodes_max = o->offset_nodes_max,

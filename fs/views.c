@@ -70,7 +70,8 @@ static int write_config(struct fs *fs, struct mcfs_buf *out, struct mcfs_error *
     const struct mount_options *o = fs->options;
     char id[MCFS_ID_TEXT_MAX];
     return dump(
-        json_pack("{s:s, s:s, s:s, s:s, s:s*, s:s*, s:s*, s:s, s:b, s:I, s:I, s:I, s:I, s:I, s:s}",
+        json_pack("{s:s, s:s, s:s, s:s, s:s*, s:s*, s:s*, s:s, s:b, s:I, s:I, s:I, s:I, s:I, s:s, "
+                  "s:s}",
                   "version", MCFS_VERSION, "node_id", mcfs_id_format(node_id(fs->node), id),
                   "master", node_master_address(fs->node), "node", node_endpoint(fs->node),
                   "source", o->source, "tenant", o->tenant, "auth_key_file", o->auth_key_file,
@@ -78,7 +79,7 @@ static int write_config(struct fs *fs, struct mcfs_buf *out, struct mcfs_error *
                   (json_int_t)o->rpc_timeout_ms, "lease_wait_ms", (json_int_t)o->lease_wait_ms,
                   "bucket_size_limit", (json_int_t)o->bucket_size_limit, "bucket_keys_limit",
                   (json_int_t)o->bucket_keys_limit, "capacity", (json_int_t)o->capacity, "eviction",
-                  o->eviction),
+                  o->eviction, "io_engine", o->io_engine),
         out, err);
 }
 
@@ -101,11 +102,12 @@ static json_t *store_json(struct fs *fs)
 {
     struct mcfs_backend_stats s;
     node_store_stats(fs->node, &s);
-    return json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "backend",
-                     node_backend_name(fs->node), "objects", (json_int_t)s.objects, "object_bytes",
-                     (json_int_t)s.object_bytes, "capacity_bytes", (json_int_t)s.capacity_bytes,
-                     "used_bytes", (json_int_t)s.used_bytes, "dead_bytes", (json_int_t)s.dead_bytes,
-                     "buckets", (json_int_t)s.buckets, "compactions", (json_int_t)s.compactions,
+    return json_pack("{s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "backend",
+                     node_backend_name(fs->node), "io_engine", s.io_engine, "objects",
+                     (json_int_t)s.objects, "object_bytes", (json_int_t)s.object_bytes,
+                     "capacity_bytes", (json_int_t)s.capacity_bytes, "used_bytes",
+                     (json_int_t)s.used_bytes, "dead_bytes", (json_int_t)s.dead_bytes, "buckets",
+                     (json_int_t)s.buckets, "compactions", (json_int_t)s.compactions,
                      "checksum_errors", (json_int_t)s.checksum_errors);
 }
 
@@ -219,6 +221,8 @@ static int write_stats(struct fs *fs, struct mcfs_buf *out, struct mcfs_error *e
         {"store_object_bytes", "gauge", "bytes of those objects", s.object_bytes},
         {"store_capacity_bytes", "gauge", "bytes that the disk tier can hold", s.capacity_bytes},
         {"store_used_bytes", "gauge", "bytes in use, dead ones included", s.used_bytes},
+        {"store_io_uring", "gauge", "1: batches go through io_uring; 0: plain system calls",
+         strcmp(s.io_engine, "uring") == 0},
         {"store_evictions_total", "counter", "objects evicted", s.evictions},
         {"store_evicted_bytes_total", "counter", "bytes of those objects", s.evicted_bytes},
         {"store_compactions_total", "counter", "thin buckets whose objects were moved",

@@ -83,6 +83,9 @@ static struct store *create(const struct mcfs_backend_config *config)
 
 static int open_dir(struct store *s, const char *dir, struct mcfs_error *err)
 {
+    if (io_engine_choose(s->config.io_engine, &s->io, err))
+        return -1;
+    s->config.io_engine = NULL; /* the caller's string */
     if (store_init_order(s, s->config.eviction_policy, err) ||
         store_dir_open(dir, s->config.read_only, &s->dir, &s->dir_fd, &s->lock_fd, err))
         return -1;
@@ -188,7 +191,8 @@ static void store_stats(struct mcfs_backend *b, struct mcfs_backend_stats *out)
                                        .evicted_bytes = atomic_load(&s->order.evicted_bytes),
                                        .compactions = atomic_load(&s->compactions),
                                        .compacted_bytes = atomic_load(&s->compacted_bytes),
-                                       .checksum_errors = atomic_load(&s->checksum_errors)};
+                                       .checksum_errors = atomic_load(&s->checksum_errors),
+                                       .io_engine = io_engine_name(s->io)};
     if (!out->capacity_bytes && fstatvfs(s->dir_fd, &v) == 0)
         out->capacity_bytes = used + (uint64_t)v.f_bavail * v.f_frsize;
     MCFS_LOCK_SCOPE(&s->lock);
@@ -199,6 +203,7 @@ const struct mcfs_backend_ops mcfs_bucket_ops = {
     .name = "bucket_storage_backend",
     .open = store_open,
     .put = store_put,
+    .get = store_get,
     .reader_open = store_reader_open,
     .reader_close = store_reader_close,
     .reader_fd = store_reader_fd,

@@ -25,6 +25,7 @@
 #include "backends/evict_order.h"
 #include "backends/finding.h"
 #include "backends/flush_thread.h"
+#include "backends/io/io.h"
 #include "backends/shared_sync.h"
 #include "backends/storage_key.h"
 #include "common/buf.h"
@@ -121,6 +122,7 @@ struct store {
     char *dir;
     const struct finding_sink *sink; /* the store is being checked: findings go here, not the log */
     int dir_fd, lock_fd;
+    enum io_engine io;
     struct evict_order order;
     uint32_t fds_max; /* data files kept open without a user */
     struct index_stripe stripes[INDEX_STRIPES];
@@ -197,9 +199,11 @@ void index_del(struct store *s, struct index_stripe *stripe, struct entry *e);
  * the order of eviction stays. */
 void index_replace(struct store *s, struct index_stripe *stripe, struct entry *e, struct entry *n);
 
-/* Announces a put, waiting for another one of the same version.  Returns false when that version is
- * stored already; else index_end_put must follow. */
-bool index_begin_put(struct index_stripe *stripe, struct pending_put *p);
+enum begin_state { INDEX_BEGUN, INDEX_STORED, INDEX_BUSY };
+
+/* Announces a put; after INDEX_BEGUN index_end_put must follow.  When another one of the same
+ * version is under way it waits for its end, or returns INDEX_BUSY. */
+enum begin_state index_begin_put(struct index_stripe *stripe, struct pending_put *p, bool wait);
 
 /* Ends a put: enters e, which may be NULL.  Returns 0, or -1 without memory. */
 int index_end_put(struct store *s, struct index_stripe *stripe, struct pending_put *p,
@@ -308,6 +312,7 @@ int64_t store_reader_read(struct mcfs_backend_reader *r, void *buf, size_t len, 
                           struct mcfs_error *err);
 int store_reader_verify(struct mcfs_backend_reader *r, struct mcfs_error *err);
 bool store_reader_is_verified(const struct mcfs_backend_reader *r);
+size_t store_get(struct mcfs_backend *b, struct mcfs_backend_get *items, size_t n);
 
 /* ---- bucket_evict.c ---- */
 

@@ -78,16 +78,19 @@ static bool is_pending(const struct index_stripe *stripe, const struct pending_p
     return false;
 }
 
-bool index_begin_put(struct index_stripe *stripe, struct pending_put *p)
+enum begin_state index_begin_put(struct index_stripe *stripe, struct pending_put *p, bool wait)
 {
     MCFS_LOCK_SCOPE(&stripe->lock);
-    while (is_pending(stripe, p))
+    while (is_pending(stripe, p)) {
+        if (!wait)
+            return INDEX_BUSY;
         pthread_cond_wait(&stripe->put_done, &stripe->lock);
+    }
     if (index_find(stripe, p->key, p->version))
-        return false;
+        return INDEX_STORED;
     p->next = stripe->pending;
     stripe->pending = p;
-    return true;
+    return INDEX_BEGUN;
 }
 
 int index_end_put(struct store *s, struct index_stripe *stripe, struct pending_put *p,

@@ -3,6 +3,7 @@
  * reads. */
 #include "backends/bucket/bucket.h"
 
+#include "backends/get.h"
 #include "backends/value.h"
 #include "common/cleanup.h"
 
@@ -111,4 +112,9 @@ bool store_reader_is_verified(const struct mcfs_backend_reader *base)
 {
     const struct reader *r = (const struct reader *)base;
     return atomic_load_explicit(&r->entry->checked, memory_order_relaxed) == GOOD;
+}
+
+size_t store_get(struct mcfs_backend *b, struct mcfs_backend_get *items, size_t n)
+{
+    return backend_get(b, ((struct store *)b)->io, items, n);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Putting objects: small ones into the open bucket, large ones into a bucket of their own. */
-#include "backends/bucket/bucket.h"
+#include "backends/bucket/bucket_batch.h"
 
 #include "backends/value.h"
 #include "common/cleanup.h"
@@ -201,33 +201,24 @@ static const char *staging_of(const struct mcfs_backend_put *item)
     return item->data ? NULL : item->staging_path;
 }
 
-/* Makes the data file; nothing is left of it on failure. */
+/* The staging file becomes the data file; nothing is left of it on failure. */
 static int place_file(const struct mcfs_backend_put *item, const char *path, struct mcfs_error *err)
 {
-    const char *staging = staging_of(item);
-    if (staging) {
-        if (renameat2(AT_FDCWD, staging, AT_FDCWD, path, RENAME_NOREPLACE) == 0)
-            return 0;
-        if (errno != EXDEV)
-            return mcfs_fail_errno(err, errno, "%s", staging);
-    }
+    const char *staging = item->staging_path;
+    if (renameat2(AT_FDCWD, staging, AT_FDCWD, path, RENAME_NOREPLACE) == 0)
+        return 0;
+    if (errno != EXDEV)
+        return mcfs_fail_errno(err, errno, "%s", staging);
     _cleanup_fd_ int to = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
     if (to < 0)
         return mcfs_fail_errno(err, errno, "%s", path);
-    int rc;
-    if (staging) {
-        _cleanup_fd_ int from = open(staging, O_RDONLY | O_CLOEXEC);
-        rc = from < 0 || mcfs_copy_range(from, 0, to, 0, item->object.size);
-    } else {
-        rc = mcfs_pwrite_full(to, item->data, item->object.size, 0);
-    }
-    if (rc) {
+    _cleanup_fd_ int from = open(staging, O_RDONLY | O_CLOEXEC);
+    if (from < 0 || mcfs_copy_range(from, 0, to, 0, item->object.size)) {
         mcfs_fail_errno(err, errno, "%s", path);
         unlink(path);
         return -1;
     }
-    if (staging)
-        unlink(staging);
+    unlink(staging);
     return 0;
 }
 
@@ -257,6 +248,15 @@ static int fill_single(struct store *s, struct bucket *b, struct entry *e,
     return 0;
 }
 
+void bucket_give_up_single(struct store *s, struct bucket *b, uint64_t size)
+{
+    /* A flush may know the bucket by now: it is the one to free it. */
+    space_return(s, size);
+    b->removed = true;
+    atomic_fetch_sub(&s->bucket_count, 1);
+    bucket_mark_dirty(s, b, false, false);
+}
+
 static int store_single(struct store *s, struct entry *e, const struct mcfs_backend_put *item,
                         struct mcfs_error *err)
 {
@@ -273,11 +273,7 @@ static int store_single(struct store *s, struct entry *e, const struct mcfs_back
     e->offset = 0;
     if (fill_single(s, b, e, item, err) == 0)
         return 0;
-    /* A flush may know the bucket by now: it is the one to free it. */
-    space_return(s, e->size);
-    b->removed = true;
-    atomic_fetch_sub(&s->bucket_count, 1);
-    bucket_mark_dirty(s, b, false, false);
+    bucket_give_up_single(s, b, e->size);
     return -1;
 }
 
@@ -317,10 +313,7 @@ static int check_staging(const struct mcfs_backend_put *item, struct mcfs_error 
 static int put_single(struct store *s, struct entry *e, const struct mcfs_backend_put *item,
                       struct mcfs_error *err)
 {
-    const char *staging = staging_of(item);
-    if (!e->has_crc && !staging)
-        e->crc32c = mcfs_crc32c(0, item->data, e->size);
-    else if (!e->has_crc && checksum_file(staging, e->size, &e->crc32c, err))
+    if (!e->has_crc && checksum_file(item->staging_path, e->size, &e->crc32c, err))
         return -1;
     e->has_crc = true;
     return space_claim(s, e->size, err) ? -1 : store_single(s, e, item, err);
@@ -344,14 +337,8 @@ static int put_small(struct store *s, struct entry *e, const struct mcfs_backend
     return 0;
 }
 
-static int put_object(struct store *s, struct entry *e, struct mcfs_backend_put *item,
-                      struct mcfs_error *err)
+static void describe(struct entry *e, const struct mcfs_object *o)
 {
-    const struct mcfs_object *o = &item->object;
-    if (!item->data && !item->staging_path && o->size > 0)
-        return mcfs_fail(err, MCFS_INVALID_PARAMS, "a put without data");
-    if (staging_of(item) && check_staging(item, err))
-        return -1;
     e->version = o->version;
     e->size = o->size;
     e->attr = o->attr;
@@ -359,56 +346,111 @@ static int put_object(struct store *s, struct entry *e, struct mcfs_backend_put 
     e->has_crc = o->has_crc;
     e->data_type = o->data_type;
     e->checked = GOOD;
-    if (e->size >= s->config.single_object_min_bytes)
-        return put_single(s, e, item, err);
-    return put_small(s, e, item, err);
 }
 
-static int put_one(struct store *s, struct mcfs_backend_put *item, struct mcfs_error *err)
+static enum put_state refuse(struct bucket_put *p)
+{
+    mcfs_buf_free(&p->key);
+    return PUT_FAILED;
+}
+
+enum put_state put_begin(struct store *s, struct bucket_put *p, struct mcfs_backend_put *item,
+                         bool wait)
 {
     const struct mcfs_object *o = &item->object;
-    _cleanup_buf_ struct mcfs_buf key = MCFS_BUF_INIT;
+    struct mcfs_error *err = &item->err;
+    *p = (struct bucket_put){.item = item, .key = MCFS_BUF_INIT};
     if (s->config.read_only)
-        return mcfs_fail_errno(err, EROFS, "%s", s->dir);
-    if (o->size > INT64_MAX / 2)
-        return mcfs_fail_errno(err, EFBIG, "%" PRIu64 " bytes", o->size);
-    if (storage_key(o->tenant, o->key, &key, err))
-        return -1;
-    struct pending_put pending = {.key = mcfs_slice(key.data, key.len), .version = o->version};
-    struct index_stripe *stripe = index_stripe(s, pending.key);
-    if (!index_begin_put(stripe, &pending)) {
-        if (staging_of(item))
+        mcfs_fail_errno(err, EROFS, "%s", s->dir);
+    else if (o->size > INT64_MAX / 2)
+        mcfs_fail_errno(err, EFBIG, "%" PRIu64 " bytes", o->size);
+    else if (!item->data && !item->staging_path && o->size > 0)
+        mcfs_fail(err, MCFS_INVALID_PARAMS, "a put without data");
+    if (err->code || storage_key(o->tenant, o->key, &p->key, err))
+        return refuse(p);
+    p->pending =
+        (struct pending_put){.key = mcfs_slice(p->key.data, p->key.len), .version = o->version};
+    p->stripe = index_stripe(s, p->pending.key);
+    enum begin_state state = index_begin_put(p->stripe, &p->pending, wait);
+    if (state != INDEX_BEGUN) {
+        if (state == INDEX_STORED && staging_of(item))
             unlink(item->staging_path); /* it counts as consumed */
-        return 0;
+        mcfs_buf_free(&p->key);
+        return state == INDEX_STORED ? PUT_DONE : PUT_BUSY;
     }
-    struct entry *e = entry_new(pending.key);
-    if (!e)
-        mcfs_fail_errno(err, ENOMEM, "index");
-    if (!e || put_object(s, e, item, err)) {
-        index_end_put(s, stripe, &pending, NULL);
+    p->entry = entry_new(p->pending.key);
+    if (p->entry) {
+        describe(p->entry, o);
+        return PUT_BEGUN;
+    }
+    mcfs_fail_errno(err, ENOMEM, "index");
+    put_end(s, p, -1);
+    return PUT_FAILED;
+}
+
+int put_end(struct store *s, struct bucket_put *p, int rc)
+{
+    struct entry *e = p->entry;
+    int index_rc = index_end_put(s, p->stripe, &p->pending, rc ? NULL : e);
+    mcfs_buf_free(&p->key);
+    if (rc) {
         entry_free(e);
         return -1;
     }
-    if (index_end_put(s, stripe, &pending, e)) {
+    if (index_rc) {
         {
             MCFS_LOCK_SCOPE(&e->bucket->lock);
             bucket_log_delete(s, e, NULL);
             entry_kill(s, e);
         }
         entry_reclaim(s, e);
-        return mcfs_fail_errno(err, ENOMEM, "index");
+        return mcfs_fail_errno(&p->item->err, ENOMEM, "index");
     }
     atomic_fetch_add_explicit(&s->puts, 1, memory_order_relaxed);
     return 0;
 }
 
+/* One that is no part of a batch. */
+static enum put_state put_one(struct store *s, struct mcfs_backend_put *item, bool wait)
+{
+    struct bucket_put p;
+    enum put_state state = put_begin(s, &p, item, wait);
+    if (state != PUT_BEGUN)
+        return state;
+    struct mcfs_error *err = &item->err;
+    bool large = item->object.size >= s->config.single_object_min_bytes;
+    int rc = staging_of(item) ? check_staging(item, err) : 0;
+    if (rc == 0)
+        rc = large && staging_of(item) ? put_single(s, p.entry, item, err)
+                                       : put_small(s, p.entry, item, err);
+    return put_end(s, &p, rc) ? PUT_FAILED : PUT_DONE;
+}
+
+static size_t put_alone(struct store *s, struct batch *t, struct mcfs_backend_put *item)
+{
+    size_t failed = 0;
+    enum put_state state = put_one(s, item, t->count == 0);
+    if (state == PUT_BUSY) {
+        failed = batch_land(t);
+        state = put_one(s, item, true);
+    }
+    return failed + (state == PUT_FAILED);
+}
+
 size_t store_put(struct mcfs_backend *b, struct mcfs_backend_put *items, size_t n)
 {
     struct store *s = (struct store *)b;
+    struct batch t;
     size_t failed = 0;
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < n; i++)
         items[i].err = (struct mcfs_error)MCFS_ERROR_INIT;
-        failed += put_one(s, &items[i], &items[i].err) != 0;
+    if (batch_begin(&t, s, items, n)) {
+        for (size_t i = 0; i < n; i++)
+            mcfs_fail_errno(&items[i].err, ENOMEM, "put");
+        return n;
     }
-    return failed;
+    for (size_t i = 0; i < n; i++)
+        failed +=
+            batch_takes(s, &items[i]) ? batch_add(&t, &items[i]) : put_alone(s, &t, &items[i]);
+    return failed + batch_end(&t);
 }

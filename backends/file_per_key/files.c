@@ -76,6 +76,9 @@ static int open_dirs(struct files *s, const char *dir, struct mcfs_error *err)
     const struct mcfs_backend_config *c = &s->config;
     bool read_only = c->read_only;
     struct stat st;
+    if (io_engine_choose(c->io_engine, &s->io, err))
+        return -1;
+    s->config.io_engine = NULL; /* the caller's string */
     if (files_init_order(s, c->eviction_policy, err))
         return -1;
     s->config.eviction_policy = NULL;
@@ -244,7 +247,8 @@ static void files_stats(struct mcfs_backend *b, struct mcfs_backend_stats *out)
         .syncs = atomic_load(&s->syncs),
         .evictions = atomic_load(&s->order.evictions),
         .evicted_bytes = atomic_load(&s->order.evicted_bytes),
-        .checksum_errors = atomic_load(&s->checksum_errors) + theirs.checksum_errors};
+        .checksum_errors = atomic_load(&s->checksum_errors) + theirs.checksum_errors,
+        .io_engine = io_engine_name(s->io)};
     out->dead_bytes = used > out->object_bytes ? used - out->object_bytes : 0;
     if (!out->capacity_bytes && fstatvfs(s->dir_fd, &v) == 0)
         out->capacity_bytes = used + (uint64_t)v.f_bavail * v.f_frsize;
@@ -254,6 +258,7 @@ const struct mcfs_backend_ops mcfs_file_per_key_ops = {
     .name = FILE_PER_KEY_NAME,
     .open = files_open,
     .put = files_put,
+    .get = files_get,
     .reader_open = files_reader_open,
     .reader_close = files_reader_close,
     .reader_fd = files_reader_fd,

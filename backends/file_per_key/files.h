@@ -35,6 +35,7 @@
 #include "backends/catalog.h"
 #include "backends/evict_order.h"
 #include "backends/flush_thread.h"
+#include "backends/io/io.h"
 #include "backends/shared_sync.h"
 #include "backends/storage_key.h"
 
@@ -109,6 +110,7 @@ struct files {
     char *dir;
     const struct finding_sink *sink; /* the store is being checked: findings go here, not the log */
     int dir_fd, own_fd, lock_fd;     /* own_fd: of FILES_DIR, -1 when there is none (read-only) */
+    enum io_engine io;
     uint64_t device;
     enum files_marker marker; /* as it was found */
     struct file_stripe stripes[FILES_STRIPES];
@@ -191,6 +193,7 @@ int files_recover(struct files *s, struct mcfs_backend_recovery *out, struct mcf
 
 /* ---- files_put.c ---- */
 
+size_t files_get(struct mcfs_backend *b, struct mcfs_backend_get *items, size_t n);
 size_t files_put(struct mcfs_backend *b, struct mcfs_backend_put *items, size_t n);
 int files_put_one(struct files *s, struct mcfs_backend_put *item, struct mcfs_error *err);
 

@@ -2,6 +2,7 @@
 /* Reading: a reader has the file open, so that its bytes stay whatever happens to the name. */
 #include "backends/file_per_key/files.h"
 
+#include "backends/get.h"
 #include "backends/value.h"
 #include "common/cleanup.h"
 
@@ -154,6 +155,11 @@ bool files_reader_is_verified(const struct mcfs_backend_reader *base)
     /* Mooncake's files have no checksum: there is nothing to verify. */
     return r->mooncake ||
            atomic_load_explicit(&r->entry->checked, memory_order_relaxed) == FILE_GOOD;
+}
+
+size_t files_get(struct mcfs_backend *b, struct mcfs_backend_get *items, size_t n)
+{
+    return backend_get(b, ((struct files *)b)->io, items, n);
 }
 
 /* ---- every object ---- */

@@ -161,6 +161,7 @@ static int publish_copy(struct offset_store *s, const struct rename *r, struct o
         offset_index_del(s, copy);
         return -1;
     }
+    s->data_unflushed = true;
     offset_list_del(&s->in_flight, copy);
     offset_list_add(&s->all, copy);
     offset_index_kill(s, e);
@@ -182,10 +183,11 @@ static int rename_by_copy(struct offset_store *s, const struct rename *r, struct
     int rc = -1;
     struct offset_entry *copy = prepare_copy(s, r, e, err);
     if (copy) {
-        if (offset_write_head(s, copy, err) == 0 &&
+        rc = offset_write_head(s, copy, err);
+        if (rc == 0 &&
             mcfs_copy_range(s->data_fd, value, s->data_fd, offset_entry_value(copy), e->size))
-            mcfs_fail_errno(err, errno, "%s/" OFFSET_DATA, s->dir);
-        else
+            rc = mcfs_fail_errno(err, errno, "%s/" OFFSET_DATA, s->dir);
+        if (rc == 0)
             rc = publish_copy(s, r, e, copy, err);
         if (rc)
             offset_give_up(s, copy);

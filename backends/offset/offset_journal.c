@@ -147,6 +147,7 @@ static void release_locked(struct offset_store *s)
     for (struct offset_entry *e = list; e; e = e->waits)
         wipe(s, e);
     MCFS_LOCK_SCOPE(&s->lock);
+    s->data_unflushed |= list != NULL;
     s->releasing = NULL;
     for (struct offset_entry *e = list; e; e = next) {
         next = e->waits;
@@ -178,10 +179,17 @@ static int append_sync(struct offset_store *s, uint64_t position, uint64_t *end,
     return 0;
 }
 
-int offset_flush_data(struct offset_store *s, struct mcfs_error *err)
+static bool is_never_sure(const struct offset_store *s, struct mcfs_error *err)
 {
     if (s->never_sure)
-        return mcfs_fail(err, MCFS_WRITE_FAIL, "%s: an earlier flush failed", s->dir);
+        mcfs_fail(err, MCFS_WRITE_FAIL, "%s: an earlier flush failed", s->dir);
+    return s->never_sure;
+}
+
+int offset_flush_data(struct offset_store *s, struct mcfs_error *err)
+{
+    if (is_never_sure(s, err))
+        return -1;
     /* After a failure the kernel may forget what was not written: no later flush proves anything.
      */
     if (fdatasync(s->data_fd)) {
@@ -195,13 +203,17 @@ int offset_flush_data(struct offset_store *s, struct mcfs_error *err)
 static int flush(struct offset_store *s, struct mcfs_error *err)
 {
     uint64_t upto, end = 0;
+    bool unflushed;
     {
         MCFS_LOCK_SCOPE(&s->lock);
         upto = s->journal_end;
+        if (upto == s->quiet)
+            return 0;
+        unflushed = s->data_unflushed;
+        s->data_unflushed = false; /* when this fails, nothing is sure any more */
     }
-    if (upto == s->quiet)
-        return 0;
-    if (offset_flush_data(s, err) || append_sync(s, upto, &end, err))
+    if (is_never_sure(s, err) || (unflushed && offset_flush_data(s, err)) ||
+        append_sync(s, upto, &end, err))
         return -1;
     if (fdatasync(s->journal_fd)) {
         s->never_sure = true;

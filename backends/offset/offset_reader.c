@@ -2,6 +2,7 @@
 /* Reading: who has an entry open counts, and its range is not given out before he closes. */
 #include "backends/offset/offset_store.h"
 
+#include "backends/get.h"
 #include "backends/offset/offset.h"
 #include "backends/value.h"
 #include "common/cleanup.h"
@@ -99,4 +100,9 @@ bool offset_reader_is_verified(const struct mcfs_backend_reader *base)
 {
     const struct offset_reader *r = (const struct offset_reader *)base;
     return atomic_load_explicit(&r->entry->checked, memory_order_relaxed) == OFFSET_GOOD;
+}
+
+size_t offset_store_get(struct mcfs_backend *b, struct mcfs_backend_get *items, size_t n)
+{
+    return backend_get(b, ((struct offset_store *)b)->io, items, n);
 }

@@ -37,6 +37,7 @@ static struct offset_store *create(const struct mcfs_backend_config *config)
     s->base.ops = &mcfs_offset_store_ops;
     s->config = *config;
     s->dir_fd = s->lock_fd = s->data_fd = s->journal_fd = -1;
+    s->data_unflushed = true; /* by a process that died, maybe */
     pthread_mutex_init(&s->lock, NULL);
     pthread_mutex_init(&s->sync_lock, NULL);
     pthread_mutex_init(&s->checkpoint_lock, NULL);
@@ -52,6 +53,9 @@ static int take_config(struct offset_store *s, struct mcfs_error *err)
     static const char *const modes[] = {"relaxed", "strict", "disabled"};
     const char *mode = s->config.offset_persist ? s->config.offset_persist : modes[0];
     const char *policy = s->config.eviction_policy;
+    if (io_engine_choose(s->config.io_engine, &s->io, err))
+        return -1;
+    s->config.io_engine = NULL;
     for (size_t i = 0; i < MCFS_ARRAY_SIZE(modes); i++) {
         if (strcmp(mode, modes[i]) != 0)
             continue;
@@ -146,7 +150,8 @@ static void offset_store_stats(struct mcfs_backend *b, struct mcfs_backend_stats
                                        .syncs = atomic_load(&s->syncs),
                                        .evictions = atomic_load(&s->order.evictions),
                                        .evicted_bytes = atomic_load(&s->order.evicted_bytes),
-                                       .checksum_errors = atomic_load(&s->checksum_errors)};
+                                       .checksum_errors = atomic_load(&s->checksum_errors),
+                                       .io_engine = io_engine_name(s->io)};
     MCFS_LOCK_SCOPE(&s->lock);
     out->used_bytes = s->used_bytes;
     for (const struct offset_entry *e = s->waiting; e; e = e->waits)
@@ -161,6 +166,7 @@ const struct mcfs_backend_ops mcfs_offset_store_ops = {
     .name = "offset_allocator_storage_backend",
     .open = offset_store_open,
     .put = offset_store_put,
+    .get = offset_store_get,
     .reader_open = offset_reader_open,
     .reader_close = offset_reader_close,
     .reader_fd = offset_reader_fd,

@@ -38,6 +38,7 @@
  */
 
 #include "backends/flush_thread.h"
+#include "backends/io/io.h"
 #include "backends/offset/offset_image.h"
 #include "backends/storage_key.h"
 #include "common/offset_allocator.h"
@@ -63,6 +64,7 @@ struct offset_store {
     enum offset_mode mode;
     char *dir;
     int dir_fd, lock_fd, data_fd;
+    enum io_engine io;
     struct offset_stripe stripes[OFFSET_STRIPES];
     struct evict_order order;
 
@@ -76,6 +78,7 @@ struct offset_store {
     uint64_t used_bytes; /* of ranges that are not free */
     int journal_fd;
     uint64_t journal_base, journal_end; /* positions */
+    bool data_unflushed; /* the data file may have been written since its last flush */
     bool journal_broken; /* a record could not be taken back: a checkpoint mends it */
 
     pthread_mutex_t sync_lock; /* one sync at a time; guards what follows */
@@ -92,6 +95,7 @@ struct offset_store {
     int64_t checkpoint_at_ms; /* the flusher's: when the next one is due */
 
     _Atomic uint64_t objects, object_bytes, index_bytes;
+    atomic_uint strict_puts; /* under way */
     _Atomic uint64_t puts, removes, reads, syncs, checksum_errors;
 };
 
@@ -147,6 +151,7 @@ int64_t offset_reader_read(struct mcfs_backend_reader *r, void *buf, size_t len,
                            struct mcfs_error *err);
 int offset_reader_verify(struct mcfs_backend_reader *r, struct mcfs_error *err);
 bool offset_reader_is_verified(const struct mcfs_backend_reader *r);
+size_t offset_store_get(struct mcfs_backend *b, struct mcfs_backend_get *items, size_t n);
 
 /* Room for a record, by releasing what waits when that is needed; the entry gets seq,
  * offset and node, and is listed as in flight.  0, or -1: NO_AVAILABLE_HANDLE. */

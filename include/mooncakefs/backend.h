@@ -51,6 +51,9 @@ struct mcfs_backend_config {
     uint32_t flush_interval_ms;       /* background sync of what was put without sync; 5000 */
     uint64_t compact_bytes_per_sec;   /* buckets: most that is moved out of thin ones; 0: nothing */
     const char *eviction_policy;      /* "none" (default), "fifo", "lru" */
+    /* How batches reach the disk: "auto" (default; io_uring where the kernel allows it), "uring"
+     * (the same, with a warning where it does not), "plain" (plain system calls). */
+    const char *io_engine;
     /* Offset allocator: */
     const char *offset_persist;     /* "relaxed" (default), "strict", "disabled" */
     uint32_t offset_checkpoint_ms;  /* between checkpoints; 60,000 */
@@ -75,6 +78,18 @@ struct mcfs_backend_put {
     struct mcfs_error err;     /* result of this item: err.code == MCFS_OK on success */
 };
 
+/* One value, or a part of one, of a get batch. */
+struct mcfs_backend_get {
+    struct mcfs_slice tenant, key;
+    uint64_t version;
+    uint64_t offset; /* within the value */
+    void *buf;
+    size_t len;            /* bytes wanted; what lies beyond the value's end is left out */
+    bool direct;           /* past the page cache where that can be: what is read once only */
+    size_t got;            /* result: bytes read; 0 with an error */
+    struct mcfs_error err; /* result of this item: REPLICA_IS_GONE when it is not stored */
+};
+
 /* Where a stored version lies. */
 struct mcfs_backend_place {
     char file[600];          /* name relative to the store's directory */
@@ -93,6 +108,7 @@ struct mcfs_backend_stats {
     uint64_t index_bytes; /* memory of the index */
     uint64_t puts, removes, reads, syncs, evictions, evicted_bytes, checksum_errors;
     uint64_t compactions, compacted_bytes; /* buckets emptied, bytes of values moved for that */
+    const char *io_engine;                 /* in use for batches: "uring" or "plain"; static */
 };
 
 /* What is stored takes so much; removed objects give the rest back at the latest when a put needs
@@ -153,6 +169,10 @@ struct mcfs_backend_ops {
      * value whose file turns out shorter than the index says is CHECKSUM_MISMATCH. */
     int64_t (*reader_read)(struct mcfs_backend_reader *r, void *buf, size_t len, uint64_t off,
                            struct mcfs_error *err);
+
+    /* Reads n values or parts of values as one batch; per-item results in items[i].got and .err,
+     * with what reader_open and reader_read would say.  Returns the number that failed. */
+    size_t (*get)(struct mcfs_backend *b, struct mcfs_backend_get *items, size_t n);
 
     /* Checks the whole value against its CRC-32C; 0 when it matches or none is known.  A value that
      * was found wrong cannot be opened any more. */

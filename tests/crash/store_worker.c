@@ -6,6 +6,8 @@
  * ROOT/staging store_worker check BACKEND                        a directory on each line of
  * standard input
  *
+ * BACKEND may end in ":strict": then each put is durable when it has been acknowledged.
+ *
  * work says through record_mark (tests/preload/record_calls.c) what it is about to do and, by
  * another mark, that the store has said that it is done:
  *   ?put KEY VERSION SIZE CRC        +put ...      ?remove KEY VERSION     +remove ...
@@ -33,6 +35,18 @@
 #define LARGE_MIN (16u << 10)
 #define TENANT MCFS_SLICE_LITERAL("default")
 
+static const char *persist; /* "strict", or NULL */
+
+static const struct mcfs_backend_ops *backend_of(char *name)
+{
+    char *colon = strchr(name, ':');
+    if (colon) {
+        *colon = 0;
+        persist = colon + 1;
+    }
+    return mcfs_backend_find(name);
+}
+
 static struct mcfs_backend_config config_of(const char *dir)
 {
     return (struct mcfs_backend_config){.dir = dir,
@@ -40,6 +54,7 @@ static struct mcfs_backend_config config_of(const char *dir)
                                         .bucket_keys_limit = 9,
                                         .single_object_min_bytes = LARGE_MIN,
                                         .capacity_bytes = 4 << 20,
+                                        .offset_persist = persist,
                                         .compact_bytes_per_sec = 1 << 30, /* when step() says so */
                                         .flush_interval_ms = 3600000};
 }
@@ -131,7 +146,7 @@ static void put_some(struct worker *w)
                                                .size = size,
                                                .attr = {.mode = 0600, .mtime_ns = 1}};
         uint32_t crc = mcfs_crc32c(0, data, size);
-        if (large) {
+        if (large && random_below(w, 2)) {
             snprintf(staging[i], sizeof(staging[i]), "%s/staging/s%" PRIu64, w->root,
                      w->objects[k].version);
             struct mcfs_error err = MCFS_ERROR_INIT;
@@ -147,13 +162,17 @@ static void put_some(struct worker *w)
         }
         mark("?put %s %" PRIu64 " %zu %" PRIu32, keys[i], w->objects[k].version, size, crc);
     }
-    w->ops->put(w->store, items, n);
+    bool durable = w->ops->put(w->store, items, n) == 0 && persist;
     for (unsigned i = 0; i < n; i++) {
         if (items[i].err.code == MCFS_OK)
             mark("+put %s %" PRIu64, keys[i], items[i].object.version);
         else
             failed(&items[i].err);
         free((void *)(uintptr_t)items[i].data);
+    }
+    if (durable) { /* and everything before */
+        mark("?sync");
+        mark("+sync");
     }
     for (unsigned i = 0; i < n; i++) {
         unsigned k = (first + i) % KEYS;
@@ -232,7 +251,8 @@ static void step(struct worker *w)
     }
 }
 
-static int work(const char *root, const char *backend, uint64_t seed, unsigned operations)
+static int work(const char *root, const struct mcfs_backend_ops *ops, uint64_t seed,
+                unsigned operations)
 {
     char store[300], staging[300];
     struct mcfs_error err = MCFS_ERROR_INIT;
@@ -244,9 +264,9 @@ static int work(const char *root, const char *backend, uint64_t seed, unsigned o
         return 1;
     }
     struct mcfs_backend_config config = config_of(store);
-    struct worker w = {.ops = mcfs_backend_find(backend),
+    struct worker w = {.ops = ops,
                        .root = root,
-                       .has_buckets = strcmp(backend, "bucket_storage_backend") == 0,
+                       .has_buckets = ops && strcmp(ops->name, "bucket_storage_backend") == 0,
                        .next_version = 1,
                        .random = seed * 0x9e3779b97f4a7c15ULL + 1};
     w.store = w.ops ? w.ops->open(&config, &found, &err) : NULL;
@@ -320,9 +340,10 @@ int main(int argc, char **argv)
 {
     mcfs_log_init("store_worker", MCFS_LOG_ERROR);
     if (argc == 6 && strcmp(argv[1], "work") == 0)
-        return work(argv[2], argv[3], strtoull(argv[4], NULL, 10), (unsigned)atoi(argv[5]));
+        return work(argv[2], backend_of(argv[3]), strtoull(argv[4], NULL, 10),
+                    (unsigned)atoi(argv[5]));
     const struct mcfs_backend_ops *ops =
-        argc == 3 && strcmp(argv[1], "check") == 0 ? mcfs_backend_find(argv[2]) : NULL;
+        argc == 3 && strcmp(argv[1], "check") == 0 ? backend_of(argv[2]) : NULL;
     if (!ops) {
         fprintf(stderr, "usage: store_worker work ROOT BACKEND SEED OPERATIONS | check BACKEND\n");
         return 2;

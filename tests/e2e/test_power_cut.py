@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A store that works, cut off after any of its system calls: the promises of include/mooncakefs/backend.h.
 
+Of io_uring nothing can be recorded, as the kernel makes its calls: the store is refused it (tests/preload/record_calls.c) and makes the
+same requests by plain calls. What a store does before and after a batch does not depend on the engine, a batch's writes are in no promised order,
+and none of the engines acknowledges before they have ended, so that nothing is left out but the engine itself, which has tests of its own.
+
 MCFS_POWER_CUT=all looks behind every call, as many times as MCFS_POWER_CUT_STATES says (6); otherwise behind a sample of them."""
 import os
 import shutil
@@ -12,7 +16,8 @@ from harness import BUILD
 from power_cut import Disk, Promises, preload_for, read_log
 
 WORKER = os.path.join(BUILD, "tests/crash/store_worker")
-BACKENDS = ["bucket_storage_backend", "file_per_key_storage_backend", "offset_allocator_storage_backend"]
+BACKENDS = ["bucket_storage_backend", "file_per_key_storage_backend", "offset_allocator_storage_backend",
+            "offset_allocator_storage_backend:strict"]
 STATES = int(os.environ.get("MCFS_POWER_CUT_STATES", "6"))
 ALL = os.environ.get("MCFS_POWER_CUT") == "all"
 

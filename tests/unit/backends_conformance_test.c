@@ -22,6 +22,7 @@ static const char *const writable[] = {"bucket_storage_backend", "file_per_key_s
 
 static const struct mcfs_backend_ops *ops;
 static char dir[64];
+static const char *engine;
 static uint64_t capacity;
 
 /* ---- helpers ---- */
@@ -31,6 +32,7 @@ static struct mcfs_backend_config config_of(void)
     return (struct mcfs_backend_config){.dir = dir,
                                         .bucket_keys_limit = 20,
                                         .single_object_min_bytes = 100000,
+                                        .io_engine = engine,
                                         .capacity_bytes = capacity};
 }
 
@@ -189,12 +191,13 @@ static int objects(struct mcfs_backend *b)
     return n;
 }
 
-/* Runs a test over each backend, in a directory of its own. */
+/* Runs a test over each backend with each engine, in a directory of its own. */
 static void with_each(void (*test)(void))
 {
-    for (size_t i = 0; i < sizeof(writable) / sizeof(writable[0]); i++) {
+    for (size_t i = 0; i < 2 * (sizeof(writable) / sizeof(writable[0])); i++) {
         char command[128];
-        ops = mcfs_backend_find(writable[i]);
+        ops = mcfs_backend_find(writable[i / 2]);
+        engine = i % 2 ? "uring" : "plain";
         capacity = 0;
         strcpy(dir, "/tmp/mcfs-conform-XXXXXX");
         cr_assert_not_null(mkdtemp(dir));

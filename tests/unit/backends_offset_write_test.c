@@ -19,6 +19,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -264,6 +265,32 @@ Test(offset_write, attributes_and_names_change_and_last)
         cr_assert_eq(found.objects, 2);
     }
     close_store(b);
+}
+
+/* The copy's place lies where no byte can be written. */
+Test(offset_write, a_rename_whose_copy_cannot_be_written_changes_nothing)
+{
+    struct mcfs_backend *b = open_store();
+    struct rlimit limit, lower;
+    struct mcfs_error err = MCFS_ERROR_INIT;
+    char longer[4081] = {0}, *pad = calloc(1, 1 << 20);
+    memset(longer, 'l', sizeof(longer) - 1);
+    put_text(b, "y", 1, "two");
+    put(b, "pad", 2, pad, 1 << 20);
+    signal(SIGXFSZ, SIG_IGN);
+    cr_assert_eq(getrlimit(RLIMIT_FSIZE, &limit), 0);
+    lower = (struct rlimit){1 << 20, limit.rlim_max};
+    cr_assert_eq(setrlimit(RLIMIT_FSIZE, &lower), 0);
+    int rc = b->ops->rekey(b, tenant, slice("y"), 1, slice(longer), 3, &err);
+    cr_assert_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    cr_assert_eq(rc, -1);
+    cr_assert_not_null(strstr(err.msg, "File too large"), "%s", err.msg);
+    expect_gone(b, longer, 3);
+    expect_text(b, "y", 1, "two");
+    rename_to(b, "y", 1, longer, 3);
+    expect_text(b, longer, 3, "two");
+    close_store(b);
+    free(pad);
 }
 
 struct attr_of {

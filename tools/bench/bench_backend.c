@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Measures a node-local store: batches of large objects stored and loaded beside fio on the same
- * disk, and recovery of many small objects beside reading the same index files.  Prints one JSON
- * object last.
+ * disk, with each I/O engine in turn, and recovery of many small objects beside reading the same
+ * index files.  Prints one JSON object last.
+ *
+ * fio does as the store does: new files, as many, with the same engine, past the page cache where
+ * the store goes past it; and its files are durable at the end as the store's are.
  */
 #include "backends/backends.h"
 #include "common/cleanup.h"
 #include "common/clock.h"
 #include "common/flags.h"
+#include "tools/bench/bench_fio.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -17,8 +21,11 @@
 
 #define READ_BYTES (128u << 10)
 
+/* From so many bytes a batch of buckets goes past the page cache. */
+#define BUCKETS_DIRECT_MIN (16ull << 20)
+
 struct options {
-    char *backend, *dir;
+    char *backend, *dir, *engines;
     uint64_t object_bytes, recover;
     uint32_t objects, rounds;
     bool help;
@@ -28,6 +35,8 @@ static const struct mcfs_flag flags[] = {
     {"backend", MCFS_FLAG_STRING, AT(backend), "bucket_storage_backend", NULL,
      "descriptor of the backend", 0},
     {"dir", MCFS_FLAG_STRING, AT(dir), "/var/tmp", NULL, "folder on the disk to measure", 0},
+    {"io_engines", MCFS_FLAG_STRING, AT(engines), "uring,plain", NULL,
+     "engines to measure: uring, plain, or both with a comma between them", 0},
     {"objects", MCFS_FLAG_U32, AT(objects), "64", NULL, "objects of a batch", 0},
     {"object_size", MCFS_FLAG_SIZE, AT(object_bytes), "4M", NULL, "bytes of each", 0},
     {"recover", MCFS_FLAG_U64, AT(recover), "1000000", NULL,
@@ -55,13 +64,13 @@ static void die_errno(const char *what)
     exit(1);
 }
 
-static struct mcfs_backend *open_store(struct bench *b, const char *name)
+static struct mcfs_backend *open_store(struct bench *b, const char *name, const char *engine)
 {
     char dir[300];
     struct mcfs_error err = MCFS_ERROR_INIT;
     struct mcfs_backend_recovery found;
     snprintf(dir, sizeof(dir), "%s/%s", b->dir, name);
-    struct mcfs_backend_config config = {.dir = dir};
+    struct mcfs_backend_config config = {.dir = dir, .io_engine = engine};
     struct mcfs_backend *s = b->ops->open(&config, &found, &err);
     if (!s)
         die(&err);
@@ -119,34 +128,6 @@ static double seconds_since(int64_t began_ns)
     return (double)(mcfs_mono_ns() - began_ns) / 1e9;
 }
 
-/* Seconds that fio says a job of the same bytes took. */
-static double fio(struct bench *b, const char *how)
-{
-    char command[1024], line[4096];
-    snprintf(command, sizeof(command),
-             "fio --name=b --filename='%s/fio' --size=%" PRIu64 " --bs=%" PRIu64
-             " --ioengine=psync --output-format=json %s",
-             b->dir, b->o.object_bytes * b->o.objects, b->o.object_bytes, how);
-    FILE *f = popen(command, "re");
-    _cleanup_free_ char *text = NULL;
-    size_t len = 0, n;
-    while (f && (n = fread(line, 1, sizeof(line), f)) > 0) {
-        char *more = realloc(text, len + n + 1);
-        if (!more)
-            die_errno("memory");
-        text = more;
-        memcpy(text + len, line, n);
-        text[len += n] = 0;
-    }
-    if (!f || pclose(f) || !text || !strchr(text, '{'))
-        die_errno("fio (is it installed?)");
-    json_t *o = json_loads(strchr(text, '{'), 0, NULL);
-    double ms = json_number_value(
-        json_object_get(json_array_get(json_object_get(o, "jobs"), 0), "job_runtime"));
-    json_decref(o);
-    return ms / 1000;
-}
-
 static int by_double(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
@@ -168,7 +149,7 @@ static void row(struct bench *b, const char *name, double *ours, double *other)
            y = median(other, b->o.rounds);
     json_object_set_new(b->results, name,
                         json_pack("{s:f,s:f,s:f}", "ours_s", x, "other_s", y, "ratio", r));
-    printf("%-44s ours %8.4f s  other %8.4f s  ratio %6.3f\n", name, x, y, r);
+    printf("%-52s ours %8.4f s  other %8.4f s  ratio %6.3f\n", name, x, y, r);
     fflush(stdout);
 }
 
@@ -180,49 +161,127 @@ static void forget_pages(void)
         die_errno("/proc/sys/vm/drop_caches (needs root)");
 }
 
-static void load(struct bench *b, struct mcfs_backend *s, uint64_t version)
+/* Reads all objects as one batch, past the page cache, into memory that is there already. */
+static void load(struct bench *b, struct mcfs_backend *s, uint64_t version, char *buf)
 {
-    _cleanup_free_ char *buf = malloc(b->o.object_bytes);
+    _cleanup_free_ struct mcfs_backend_get *items = calloc(b->o.objects, sizeof(*items));
+    _cleanup_free_ char(*keys)[64] = malloc(b->o.objects * sizeof(*keys));
+    if (!items || !keys)
+        die_errno("memory");
     for (uint32_t i = 0; i < b->o.objects; i++) {
-        char key[64];
-        struct mcfs_error err = MCFS_ERROR_INIT;
-        struct mcfs_object o = object_of(i, version, 0, key);
-        struct mcfs_backend_reader *r = s->ops->reader_open(s, o.tenant, o.key, version, &err);
-        if (!r ||
-            s->ops->reader_read(r, buf, b->o.object_bytes, 0, &err) != (int64_t)b->o.object_bytes)
-            die(&err);
-        s->ops->reader_close(r);
+        struct mcfs_object o = object_of(i, version, 0, keys[i]);
+        items[i] = (struct mcfs_backend_get){.tenant = o.tenant,
+                                             .key = o.key,
+                                             .version = version,
+                                             .buf = buf + i * b->o.object_bytes,
+                                             .len = b->o.object_bytes,
+                                             .direct = true};
     }
+    s->ops->get(s, items, b->o.objects);
+    for (uint32_t i = 0; i < b->o.objects; i++) {
+        if (items[i].err.code)
+            die(&items[i].err);
+        if (items[i].got != b->o.object_bytes) {
+            errno = EIO;
+            die_errno("an object is short");
+        }
+    }
+}
+
+static char *memory(uint64_t bytes)
+{
+    uint64_t whole = (bytes + 4095) & ~4095ull;
+    char *data = aligned_alloc(4096, whole);
+    if (!data)
+        die_errno("memory");
+    for (uint64_t i = 0; i < whole; i++)
+        data[i] = (char)(i * 7 + i / 251);
+    return data;
+}
+
+/* A store with one engine, and its times. */
+struct side {
+    const char *engine;
+    struct mcfs_backend *store;
+    struct bench_fio fio[2]; /* beside which it is written and read */
+    double write[64], write_fio[64], read[64], read_fio[64];
+};
+
+static void side_open(struct bench *b, struct side *side, const char *engine)
+{
+    static char dirs[2][300];
+    bool buckets = strcmp(b->ops->name, "bucket_storage_backend") == 0,
+         one_file = strcmp(b->ops->name, "offset_allocator_storage_backend") == 0;
+    uint64_t bytes = b->o.object_bytes * b->o.objects;
+    char *dir = dirs[strcmp(engine, "uring") == 0];
+    struct mcfs_backend_stats stats;
+    snprintf(dir, sizeof(dirs[0]), "%s/fio-%s", b->dir, engine);
+    side->engine = engine;
+    side->store = open_store(b, engine, engine);
+    side->store->ops->stats(side->store, &stats);
+    if (strcmp(stats.io_engine, engine) != 0) {
+        fprintf(stderr, "bench-backend: the I/O engine %s cannot be had here\n", engine);
+        exit(1);
+    }
+    side->fio[0] = (struct bench_fio){.dir = dir,
+                                      .engine = engine,
+                                      .files = one_file ? 1 : b->o.objects,
+                                      .bytes = bytes,
+                                      .request = b->o.object_bytes,
+                                      .direct = buckets && bytes >= BUCKETS_DIRECT_MIN};
+    side->fio[1] = side->fio[0];
+    side->fio[1].direct = true;
+}
+
+static void side_round(struct bench *b, struct side *side, uint32_t i, const char *data, char *buf)
+{
+    struct mcfs_backend *s = side->store;
+    struct mcfs_error err = MCFS_ERROR_INIT;
+    side->write_fio[i] = bench_fio_write(&side->fio[0]);
+    int64_t began = mcfs_mono_ns();
+    put(s, 0, b->o.objects, i + 1, data, b->o.object_bytes);
+    if (s->ops->sync(s, &err))
+        die(&err);
+    side->write[i] = seconds_since(began);
+    forget_pages();
+    side->read_fio[i] = bench_fio_read(&side->fio[1]);
+    forget_pages();
+    began = mcfs_mono_ns();
+    load(b, s, i + 1, buf);
+    side->read[i] = seconds_since(began);
+    for (uint32_t n = 0; n < b->o.objects; n++)
+        if (memcmp(buf + n * b->o.object_bytes, data, b->o.object_bytes) != 0) {
+            errno = EIO;
+            die_errno("an object was read with other bytes");
+        }
+    remove_all(s, b->o.objects, i + 1);
+    if (s->ops->sync(s, &err))
+        die(&err);
 }
 
 static void measure_batches(struct bench *b)
 {
-    double ours[64], other[64], read_ours[64], read_other[64];
-    struct mcfs_error err = MCFS_ERROR_INIT;
-    struct mcfs_backend *s = open_store(b, "batches");
-    _cleanup_free_ char *data = malloc(b->o.object_bytes);
-    if (!data)
-        die_errno("memory");
-    for (uint64_t i = 0; i < b->o.object_bytes; i++)
-        data[i] = (char)(i * 7 + i / 251);
-    for (uint32_t i = 0; i < b->o.rounds; i++) {
-        other[i] = fio(b, "--rw=write --end_fsync=1 --unlink=0");
-        int64_t began = mcfs_mono_ns();
-        put(s, 0, b->o.objects, i + 1, data, b->o.object_bytes);
-        if (s->ops->sync(s, &err))
-            die(&err);
-        ours[i] = seconds_since(began);
-        forget_pages();
-        read_other[i] = fio(b, "--rw=read --invalidate=1");
-        forget_pages();
-        began = mcfs_mono_ns();
-        load(b, s, i + 1);
-        read_ours[i] = seconds_since(began);
-        remove_all(s, b->o.objects, i + 1);
+    static const char *const engines[] = {"uring", "plain"};
+    static struct side sides[2];
+    size_t count = 0;
+    _cleanup_free_ char *data = memory(b->o.object_bytes),
+                        *buf = memory(b->o.object_bytes * b->o.objects);
+    for (size_t e = 0; e < 2; e++)
+        if (strstr(b->o.engines, engines[e]))
+            side_open(b, &sides[count++], engines[e]);
+    for (uint32_t i = 0; i < b->o.rounds; i++)
+        for (size_t e = 0; e < count; e++)
+            side_round(b, &sides[e], i, data, buf);
+    for (size_t e = 0; e < count; e++) {
+        struct side *side = &sides[e];
+        char name[128];
+        snprintf(name, sizeof(name), "store a batch, sync (%s, vs fio%s)", side->engine,
+                 side->fio[0].direct ? ", O_DIRECT" : "");
+        row(b, name, side->write, side->write_fio);
+        snprintf(name, sizeof(name), "load a batch, cold (%s, vs fio, O_DIRECT)", side->engine);
+        row(b, name, side->read, side->read_fio);
+        close_store(side->store);
     }
-    row(b, "store a batch, sync (vs fio write, fsync)", ours, other);
-    row(b, "load a batch, cold (vs fio read, cold)", read_ours, read_other);
-    close_store(s);
 }
 
 /* Reads every file of the store that is not a bucket's data. */
@@ -249,7 +308,7 @@ static uint64_t read_index_files(struct bench *b)
 static void measure_recovery(struct bench *b)
 {
     double ours[64], other[64];
-    struct mcfs_backend *s = open_store(b, "recover");
+    struct mcfs_backend *s = open_store(b, "recover", NULL);
     for (uint64_t i = 0; i < b->o.recover; i += 500)
         put(s, i, (uint32_t)MCFS_MIN(500, b->o.recover - i), i + 1, "0123456789abcdef", 16);
     close_store(s);
@@ -258,7 +317,7 @@ static void measure_recovery(struct bench *b)
         uint64_t bytes = read_index_files(b);
         other[i] = seconds_since(began);
         began = mcfs_mono_ns();
-        s = open_store(b, "recover");
+        s = open_store(b, "recover", NULL);
         ours[i] = seconds_since(began);
         struct mcfs_backend_stats stats;
         s->ops->stats(s, &stats);
@@ -287,8 +346,10 @@ int main(int argc, char **argv)
         return 0;
     }
     b.ops = mcfs_backend_find(b.o.backend);
-    if (argc > 1 || !b.ops || b.o.rounds < 1 || b.o.rounds > 64 || !b.o.objects) {
-        fprintf(stderr, "bench-backend: needs a known backend, objects, 1 to 64 rounds\n");
+    if (argc > 1 || !b.ops || !(strstr(b.o.engines, "uring") || strstr(b.o.engines, "plain")) ||
+        b.o.rounds < 1 || b.o.rounds > 64 || !b.o.objects) {
+        fprintf(stderr,
+                "bench-backend: needs a known backend and engine, objects, 1 to 64 rounds\n");
         return 2;
     }
     snprintf(b.dir, sizeof(b.dir), "%s/mcfs-bench-XXXXXX", b.o.dir);
