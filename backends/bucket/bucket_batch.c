@@ -110,12 +110,7 @@ static int record(struct store *s, struct bucket *b, struct entry *e, struct mcf
         return mcfs_fail_errno(err, ENOMEM, "bucket");
     if (bucket_append_log(s, b, buf.data, buf.len, err))
         return -1;
-    b->used_bytes = e->size;
-    b->log_base = b->log_end;
-    b->meta_stale = true;
-    bucket_link(s, b, e);
-    bucket_mark_dirty(s, b, true, true);
-    store_names_changed(s);
+    bucket_link_single(s, b, e);
     return 0;
 }
 

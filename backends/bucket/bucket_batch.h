@@ -28,6 +28,9 @@ enum put_state put_begin(struct store *s, struct bucket_put *p, struct mcfs_back
 /* Enters the object in the index when rc is 0, else drops it; returns 0 or -1. */
 int put_end(struct store *s, struct bucket_put *p, int rc);
 
+/* A bucket for one object has its value and its record.  The caller holds its lock. */
+void bucket_link_single(struct store *s, struct bucket *b, struct entry *e);
+
 /* A bucket for one object of that size did not come about: its room is given back, and a flush
  * frees it.  The caller holds its lock. */
 void bucket_give_up_single(struct store *s, struct bucket *b, uint64_t size);

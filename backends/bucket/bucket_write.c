@@ -222,6 +222,16 @@ static int place_file(const struct mcfs_backend_put *item, const char *path, str
     return 0;
 }
 
+void bucket_link_single(struct store *s, struct bucket *b, struct entry *e)
+{
+    b->used_bytes = e->size;
+    b->log_base = b->log_end;
+    b->meta_stale = true;
+    bucket_link(s, b, e);
+    bucket_mark_dirty(s, b, true, true);
+    store_names_changed(s);
+}
+
 /* The caller holds the bucket's lock. */
 static int fill_single(struct store *s, struct bucket *b, struct entry *e,
                        const struct mcfs_backend_put *item, struct mcfs_error *err)
@@ -239,12 +249,7 @@ static int fill_single(struct store *s, struct bucket *b, struct entry *e,
         unlink(path);
         return -1;
     }
-    b->used_bytes = e->size;
-    b->log_base = b->log_end;
-    b->meta_stale = true;
-    bucket_link(s, b, e);
-    bucket_mark_dirty(s, b, true, true);
-    store_names_changed(s);
+    bucket_link_single(s, b, e);
     return 0;
 }
 
