@@ -41,7 +41,7 @@ struct fs {
     struct temp_names *temps;
     struct locks *locks; /* of fcntl and flock */
     struct history *history;
-    char *staging_dir;
+    struct staging_area *staging;
     uint64_t staging_memory_max;
     pthread_mutex_t claims_lock;
     struct claim {
@@ -118,6 +118,9 @@ void fs_lookup(fuse_req_t req, fuse_ino_t parent, const char *name);
 void fs_forget(fuse_req_t req, fuse_ino_t ino, uint64_t nlookup);
 void fs_forget_multi(fuse_req_t req, size_t count, struct fuse_forget_data *forgets);
 void fs_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
+
+/* Entries of a directory were changed by this mount. */
+void fs_touch_dir(struct fs *fs, struct inode *dir, int64_t now_ns);
 
 /* What a name in a directory of keys is.  0 or an errno; *e is filled
  * in. */

@@ -62,7 +62,9 @@ struct inode {
     pthread_mutex_t lock;
     uint64_t size;
     struct mcfs_attr attr;
-    _Atomic int64_t lease_until_ms; /* mcfs_mono_ms() time */
+    _Atomic int64_t lease_until_ms; /* mcfs_mono_ms() time; DIR: until then its mtime need not be
+                                       asked for */
+    uint32_t changes;               /* DIR: of its entries by this mount */
     int64_t atime_ns;
     atomic_bool gone;  /* unlinked or replaced while in use */
     atomic_bool moved; /* FILE: its key went to another name, and this version was not the one */
@@ -87,6 +89,7 @@ struct inode {
     atomic_uint opens;   /* handles on it */
     atomic_uint writing; /* of those, ones for writing that have not been closed since they wrote */
     atomic_bool dirty;   /* holds what is not published */
+    atomic_bool synced;  /* a temporary name's content survives power loss */
     atomic_bool refused; /* what is dirty could not be published, and who closed it was told */
     atomic_bool claimed; /* made for an open or truncate that comes back in a moment */
     bool no_replace;

@@ -3,6 +3,7 @@
 #include "common/cleanup.h"
 #include "common/clock.h"
 #include "fs/handle.h"
+#include "fs/loop.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -95,50 +96,74 @@ void fs_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse
         fuse_reply_buf(req, buf, (size_t)n);
 }
 
+/* The caller holds the inode's lock. */
+static void note_write(struct inode *inode, const struct fuse_file_info *fi, uint64_t size)
+{
+    /* Another descriptor of it may have been closed.  Pages written through mmap come with
+     * whatever handle the kernel picked, or late. */
+    if (!fi->writepage)
+        handle_writes(handle_of(fi), true);
+    inode->dirty = true;
+    inode->synced = false;
+    inode->refused = false;
+    inode->size = MCFS_MAX(inode->size, size);
+    inode->attr.mtime_ns = mcfs_wall_ns();
+}
+
+/* The request's bytes in one piece; NULL with an errno. */
+static const char *gather(struct fuse_bufvec *in, int *errnum)
+{
+    size_t size = fuse_buf_size(in);
+    if (in->count == 1 && !(in->buf[0].flags & FUSE_BUF_IS_FD))
+        return in->buf[0].mem;
+    char *buf = worker_buffer(size);
+    struct fuse_bufvec to = FUSE_BUFVEC_INIT(size);
+    to.buf[0].mem = buf;
+    ssize_t n = buf ? fuse_buf_copy(&to, in, 0) : -ENOMEM;
+    *errnum = n < 0 ? (int)-n : EIO;
+    return n == (ssize_t)size ? buf : NULL;
+}
+
+/* A long write is acknowledged first, so that its writer gets the next one ready while the file is
+ * written.  Whoever comes after it waits for the inode's lock, and so for the bytes. */
 void fs_write_buf(fuse_req_t req, fuse_ino_t ino, struct fuse_bufvec *in, off_t off,
                   struct fuse_file_info *fi)
 {
     struct fs *fs = fs_of(req);
     struct inode *inode = inode_from(fs->inodes, ino);
     size_t size = fuse_buf_size(in);
+    uint64_t end = (uint64_t)off + size;
     struct mcfs_error err = MCFS_ERROR_INIT;
     struct fs_cancel c;
-    const char *data;
-    if (in->count == 1 && !(in->buf[0].flags & FUSE_BUF_IS_FD)) {
-        data = in->buf[0].mem;
-    } else {
-        char *buf = worker_buffer(size);
-        struct fuse_bufvec to = FUSE_BUFVEC_INIT(size);
-        to.buf[0].mem = buf;
-        ssize_t n = buf ? fuse_buf_copy(&to, in, 0) : -ENOMEM;
-        if (n != (ssize_t)size) {
-            fuse_reply_err(req, n < 0 ? (int)-n : EIO);
-            return;
-        }
-        data = buf;
+    int errnum = EIO;
+    const char *data = gather(in, &errnum);
+    if (!data) {
+        fuse_reply_err(req, errnum);
+        return;
     }
-    fs_cancel_begin(&c, req);
-    pthread_mutex_lock(&inode->lock);
-    int rc = -1;
-    if (!inode->staging) {
-        mcfs_fail_errno(&err, EBADF, "write to an object that is published");
-    } else {
-        rc = staging_write(inode->staging, data, size, (uint64_t)off, &c.cancel, &err);
-        if (rc == 0) {
-            /* Another descriptor of it may have been closed.  Pages written through mmap come with
-             * whatever handle the kernel picked, or late. */
-            if (!fi->writepage)
-                handle_writes(handle_of(fi), true);
-            inode->dirty = true;
-            inode->refused = false;
-            inode->size = staging_size(inode->staging);
-            inode->attr.mtime_ns = mcfs_wall_ns();
-        }
-    }
-    pthread_mutex_unlock(&inode->lock);
-    fs_cancel_end(&c);
     atomic_fetch_add_explicit(&fs->counters.writes, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&fs->counters.write_bytes, size, memory_order_relaxed);
+    fs_cancel_begin(&c, req);
+    loop_lock(&inode->lock);
+    if (inode->staging && !staging_stays_in_memory(inode->staging, size, (uint64_t)off))
+        loop_may_wait();
+    if (inode->staging && staging_writes_behind(inode->staging, size, (uint64_t)off)) {
+        note_write(inode, fi, end);
+        fs_cancel_end(&c);
+        fuse_reply_write(req, size);
+        staging_write_behind(inode->staging, data, size, (uint64_t)off);
+        pthread_mutex_unlock(&inode->lock);
+        return;
+    }
+    int rc = -1;
+    if (!inode->staging)
+        mcfs_fail_errno(&err, EBADF, "write to an object that is published");
+    else
+        rc = staging_write(inode->staging, data, size, (uint64_t)off, &c.cancel, &err);
+    if (rc == 0)
+        note_write(inode, fi, end);
+    pthread_mutex_unlock(&inode->lock);
+    fs_cancel_end(&c);
     if (rc)
         fs_reply_error(req, &err);
     else

@@ -23,8 +23,8 @@ struct local_dir {
 struct local_dirs {
     pthread_mutex_t lock;
     struct mcfs_table table;
-    struct dir_log *log; /* or NULL */
-    bool touched;        /* one of them is */
+    struct record_log *log; /* or NULL */
+    bool touched;           /* one of them is */
 };
 
 struct name {
@@ -67,7 +67,7 @@ void local_dirs_free(struct local_dirs *d)
     for (size_t i = 0; (e = mcfs_table_next(&d->table, &i));)
         free(e);
     mcfs_table_free(&d->table);
-    dir_log_close(d->log);
+    record_log_close(d->log);
     pthread_mutex_destroy(&d->lock);
     free(d);
 }
@@ -105,10 +105,14 @@ static struct dir_record record_of(const struct local_dir *e)
 /* The caller holds the lock. */
 static void write_log(struct local_dirs *d, struct local_dir *e)
 {
+    _cleanup_buf_ struct mcfs_buf b = MCFS_BUF_INIT;
     struct mcfs_error err = MCFS_ERROR_INIT;
     struct dir_record r = record_of(e);
     e->touched = false;
-    if (d->log && dir_log_append(d->log, &r, &err))
+    if (!d->log)
+        return;
+    dir_record_put(&b, &r);
+    if (record_log_append(d->log, &b, &err))
         mcfs_warning("%s", err.msg);
 }
 
@@ -211,9 +215,8 @@ void local_dirs_drop(struct local_dirs *d, struct mcfs_slice tenant, struct mcfs
 }
 
 /* A record of the log; it is not open yet. */
-static int apply(const struct dir_record *r, void *arg)
+static int apply(struct local_dirs *d, const struct dir_record *r)
 {
-    struct local_dirs *d = arg;
     if (r->kept && r->prefix.len)
         return keep(d, r->tenant, r->prefix, r->has_attr ? &r->attr : NULL) ? 0 : -1;
     struct local_dir *e =
@@ -229,9 +232,15 @@ static int apply(const struct dir_record *r, void *arg)
     return 0;
 }
 
+static bool apply_record(struct mp_reader *content, void *arg)
+{
+    struct dir_record r;
+    return dir_record_read(content, &r) && apply(arg, &r) == 0;
+}
+
 int local_dirs_open_log(struct local_dirs *d, const char *path, struct mcfs_error *err)
 {
-    struct dir_log *log = dir_log_open(path, apply, d, err);
+    struct record_log *log = record_log_open(path, apply_record, d, err);
     d->log = log;
     return log ? 0 : -1;
 }
@@ -250,7 +259,7 @@ static void rewrite_log(struct local_dirs *d)
         dir_record_put(&b, &r);
         n++;
     }
-    if (dir_log_rewrite(d->log, &b, n, &err))
+    if (record_log_rewrite(d->log, &b, n, true, &err))
         mcfs_warning("%s", err.msg);
 }
 
@@ -265,7 +274,7 @@ void local_dirs_flush(struct local_dirs *d)
             if (e->touched)
                 write_log(d, e);
     d->touched = false;
-    if (dir_log_records(d->log) > 2 * d->table.count + LOG_SLACK)
+    if (record_log_count(d->log) > 2 * d->table.count + LOG_SLACK)
         rewrite_log(d);
 }
 

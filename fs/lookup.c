@@ -223,20 +223,44 @@ static double renew(struct fs *fs, struct inode *inode, const struct mcfs_cancel
     return fs_timeout(fs, note_lease(fs, inode, &seen));
 }
 
+/* The mtime of a directory of which this mount has no attributes of its own is the master's to say.
+ * The kernel asks for it again with each change of an entry that it has requested: so the answer
+ * may be as old here as it may be there, unless this mount has changed something since. */
 static double renew_dir(struct fs *fs, struct inode *inode, const struct mcfs_cancel *cancel)
 {
     struct mcfs_slice prefix = inode_key(inode);
     struct mcfs_master_lookup found;
+    double timeout = fs_dir_attr_timeout(fs);
+    bool has_attr;
+    uint32_t changes;
+    local_dirs_get(fs->dirs, inode_tenant(inode), prefix, NULL, &has_attr);
+    if (has_attr || inode->lease_until_ms > mcfs_mono_ms())
+        return timeout;
     if (prefix.len && prefix.data[prefix.len - 1] == '/')
         prefix.len--;
+    {
+        LOOP_LOCK_SCOPE(&inode->lock);
+        changes = inode->changes;
+    }
+    int64_t asked_ms = mcfs_mono_ms();
     loop_may_wait();
     if (mcfs_master_lookup(node_master(fs->node), inode_tenant(inode), prefix, &found, cancel,
-                           NULL) == 0 &&
-        found.is_dir) {
-        LOOP_LOCK_SCOPE(&inode->lock);
+                           NULL))
+        return timeout;
+    LOOP_LOCK_SCOPE(&inode->lock);
+    if (found.is_dir)
         inode->attr.mtime_ns = found.dir_mtime_ns;
-    }
-    return fs_dir_attr_timeout(fs);
+    if (changes == inode->changes)
+        inode->lease_until_ms = asked_ms + (int64_t)(timeout * 1000);
+    return timeout;
+}
+
+void fs_touch_dir(struct fs *fs, struct inode *dir, int64_t now_ns)
+{
+    local_dirs_touch(fs->dirs, inode_tenant(dir), inode_key(dir), now_ns);
+    LOOP_LOCK_SCOPE(&dir->lock);
+    dir->changes++;
+    dir->lease_until_ms = 0;
 }
 
 void fs_getattr(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi)

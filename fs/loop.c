@@ -122,6 +122,8 @@ static bool is_quick(const struct fuse_buf *buf)
     case FUSE_GETATTR:
     case FUSE_OPEN:
     case FUSE_RELEASE:
+    case FUSE_CREATE:
+    case FUSE_WRITE:
         return true;
     default:
         return false;

@@ -3,7 +3,6 @@
 #include "common/cleanup.h"
 #include "common/clock.h"
 #include "fs/fs.h"
-#include "fs/label.h"
 #include "fs/locks.h"
 #include "fs/namespace.h"
 
@@ -59,7 +58,7 @@ static void keep_parent(struct fs *fs, struct inode *parent, const struct mcfs_c
 {
     struct mcfs_slice tenant = inode_tenant(parent), prefix = inode_key(parent);
     struct mcfs_master_lookup found;
-    local_dirs_touch(fs->dirs, tenant, prefix, mcfs_wall_ns());
+    fs_touch_dir(fs, parent, mcfs_wall_ns());
     if (prefix.len == 0 || prefix.data[prefix.len - 1] != '/' ||
         local_dirs_get(fs->dirs, tenant, prefix, NULL, NULL))
         return;
@@ -142,7 +141,7 @@ void fs_mkdir(fuse_req_t req, fuse_ino_t parent_ino, const char *name, mode_t mo
         fs_reply_error(req, &err);
         return;
     }
-    local_dirs_touch(fs->dirs, inode_tenant(parent), inode_key(parent), attr.mtime_ns);
+    fs_touch_dir(fs, parent, attr.mtime_ns);
     fs_fill_entry(fs, dir, fs_dir_timeout(fs), &e);
     inode_give_to_kernel(fs->inodes, dir);
     if (fuse_reply_entry(req, &e) == -ENOENT)
@@ -224,6 +223,7 @@ struct rename {
     bool no_replace, exchange;
     int pid;
     const struct mcfs_cancel *cancel;
+    bool is_key; /* out: what has the new name is an object */
 };
 
 /* Older versions of a key whose name has changed: the kernel may take one of them along under the
@@ -289,16 +289,10 @@ static int publish_temp(const struct rename *r, struct inode *temp, struct mcfs_
     struct node_put_result out;
     MCFS_LOCK_SCOPE(&temp->lock);
     put.attr = temp->attr;
-    /* The label is taken off last: after a crash in between, the content is not where labels are
-     * looked for. */
-    const char *path = staging_file(temp->staging, r->cancel, err);
-    _cleanup_free_ char *content = path ? strdup(path) : NULL;
-    if (!content)
-        return path ? mcfs_fail_errno(err, ENOMEM, "rename") : -1;
+    put.sync = temp->synced; /* its content was to survive power loss, under either name */
     if (staging_describe(temp->staging, &put, r->cancel, err) ||
         node_put(fs->node, &put, &out, r->cancel, err))
         return -1;
-    label_remove(staging_fd(temp->staging), content);
     inode_for_key(fs->inodes, r->tenant, r->to, mark_replaced, NULL);
     temp_names_forget(fs->temps, temp);
     temp->published = out.version;
@@ -385,19 +379,20 @@ static void move_writer(struct fs *fs, struct inode *w, bool renamed, struct mcf
     inode_unref(fs->inodes, w);
 }
 
-static int rename_file(const struct rename *r, struct mcfs_error *err)
+static int rename_file(struct rename *r, struct mcfs_error *err)
 {
     struct fs *fs = r->fs;
     struct inode *temp = temp_names_find(fs->temps, r->tenant, r->from);
+    bool to_temp = temp_names_match(fs->temps, r->to);
+    r->is_key = !to_temp;
     if (temp) {
-        int rc = temp_names_match(fs->temps, r->to) ? temp_names_rename(fs->temps, temp, r->to, err)
-                                                    : publish_temp(r, temp, err);
+        int rc =
+            to_temp ? temp_names_rename(fs->temps, temp, r->to, err) : publish_temp(r, temp, err);
         inode_unref(fs->inodes, temp);
         return rc;
     }
     struct inode *writer;
     struct node_put_result out;
-    bool to_temp = temp_names_match(fs->temps, r->to);
     int rc = publish_writer(r, r->from, &writer, err);
     if (rc == 0)
         rc = to_temp ? object_to_temp(r, err)
@@ -489,7 +484,7 @@ static int rename_dir(const struct rename *r, struct mcfs_error *err)
     return 0;
 }
 
-static int rename_any(const struct rename *r, struct mcfs_error *err)
+static int rename_any(struct rename *r, struct mcfs_error *err)
 {
     _cleanup_buf_ struct mcfs_buf dir = MCFS_BUF_INIT;
     struct mcfs_master_lookup found;
@@ -541,9 +536,10 @@ void fs_rename(fuse_req_t req, fuse_ino_t parent_ino, const char *name, fuse_ino
         rc = rename_any(&r, &err);
         if (rc == 0) {
             (r.exchange ? locks_exchange : locks_rename)(fs->locks, r.tenant, r.from, r.to);
-            keep_parent(fs, parent, &c.cancel);
-            local_dirs_touch(fs->dirs, inode_tenant(newparent), inode_key(newparent),
-                             mcfs_wall_ns());
+            /* Whose key has another name in it has not lost its last one. */
+            if (parent != newparent || !r.is_key)
+                keep_parent(fs, parent, &c.cancel);
+            fs_touch_dir(fs, newparent, mcfs_wall_ns());
         }
         fs_cancel_end(&c);
     }

@@ -163,7 +163,7 @@ static bool claim_open_writer(struct fs *fs, struct inode *inode, int pid)
     if (!w)
         return false;
     {
-        MCFS_LOCK_SCOPE(&w->lock);
+        LOOP_LOCK_SCOPE(&w->lock);
         if (w->kind == INODE_WRITER && w->staging && w->writing) {
             claim_add(fs, w); /* its last close waits for us */
             return true;
@@ -200,6 +200,7 @@ static int open_staged(struct fs *fs, struct handle *h, int flags, const struct 
         if (staging_truncate(inode->staging, 0, cancel, err))
             return -1;
         inode->dirty = true;
+        inode->synced = false;
         inode->size = 0;
         inode->attr.mtime_ns = mcfs_wall_ns();
     }
@@ -339,10 +340,14 @@ static struct inode *create_inode(fuse_req_t req, struct inode *parent, const ch
     return w;
 }
 
-static void touch_parent(struct fs *fs, fuse_ino_t parent_ino)
+/* A temporary name is this mount's alone: what the master says of the directory stays. */
+static void touch_parent(struct fs *fs, fuse_ino_t parent_ino, const struct inode *made)
 {
     struct inode *parent = inode_from(fs->inodes, parent_ino);
-    local_dirs_touch(fs->dirs, inode_tenant(parent), inode_key(parent), mcfs_wall_ns());
+    if (made->kind == INODE_TEMP)
+        local_dirs_touch(fs->dirs, inode_tenant(parent), inode_key(parent), mcfs_wall_ns());
+    else
+        fs_touch_dir(fs, parent, mcfs_wall_ns());
 }
 
 void fs_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,
@@ -363,7 +368,7 @@ void fs_create(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode,
     inode->opens++;
     handle_writes(h, true);
     attach(fs, h);
-    touch_parent(fs, parent);
+    touch_parent(fs, parent, inode);
     fi->direct_io = h->direct;
     fs_fill_entry(fs, inode, inode->kind == INODE_TEMP ? 1 : 0, &e);
     inode_give_to_kernel(fs->inodes, inode);
@@ -401,7 +406,7 @@ void fs_mknod(fuse_req_t req, fuse_ino_t parent, const char *name, mode_t mode, 
         fs_reply_error(req, &err);
         return;
     }
-    touch_parent(fs, parent);
+    touch_parent(fs, parent, inode);
     fs_fill_entry(fs, inode, 0, &e);
     inode_give_to_kernel(fs->inodes, inode);
     fuse_reply_entry(req, &e);
@@ -470,7 +475,7 @@ void fs_fsync(fuse_req_t req, fuse_ino_t ino, int datasync, struct fuse_file_inf
     if (inode->kind == INODE_WRITER && inode->staging)
         rc = writer_commit(fs, inode, true, &c.cancel, &err);
     else if (inode->kind == INODE_TEMP)
-        rc = temp_names_keep(fs->temps, inode, &err);
+        rc = inode->gone ? 0 : temp_names_sync(fs->temps, inode, &err);
     else
         rc = node_sync(fs->node, &err);
     pthread_mutex_unlock(&inode->lock);

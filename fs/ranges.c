@@ -14,6 +14,7 @@
 static void changed(struct inode *inode)
 {
     inode->dirty = true;
+    inode->synced = false;
     inode->refused = false;
     inode->size = staging_size(inode->staging);
     inode->attr.mtime_ns = mcfs_wall_ns();

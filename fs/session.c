@@ -9,6 +9,7 @@
 #include "fs/fs.h"
 #include "fs/locks.h"
 #include "fs/loop.h"
+#include "fs/staging_area.h"
 
 #include <fcntl.h>
 #include <limits.h>
@@ -142,6 +143,7 @@ static void *janitor_main(void *arg)
     while (!atomic_load(&run->stopping)) {
         poll(NULL, 0, JANITOR_MS / 10);
         claims_sweep(&run->fs, false);
+        staging_area_tidy(run->fs.staging);
         if (mcfs_mono_ms() >= next_flush) {
             local_dirs_flush(run->fs.dirs);
             next_flush = mcfs_mono_ms() + JANITOR_MS;
@@ -260,7 +262,6 @@ static int start_parts(struct run *run, const struct source *source, struct stat
     struct fs *fs = &run->fs;
     fs->started_ns = mcfs_wall_ns();
     fs->staging_memory_max = fs->options->single_object_min;
-    fs->staging_dir = state_dir_path(state, "staging");
     pthread_mutex_init(&fs->claims_lock, NULL);
     pthread_mutex_init(&fs->unopened_lock, NULL);
     pthread_rwlock_init(&fs->notify_lock, NULL);
@@ -270,7 +271,12 @@ static int start_parts(struct run *run, const struct source *source, struct stat
     fs->inodes = inode_table_new();
     fs->dirs = local_dirs_new();
     fs->locks = locks_new();
-    fs->temps = fs->inodes ? temp_names_new(fs->inodes, fs->staging_dir, fs->staging_memory_max,
+    _cleanup_free_ char *staging = state_dir_path(state, "staging");
+    _cleanup_free_ char *labels = state_dir_path(state, "temporaries");
+    fs->staging = staging_area_open(staging, labels, err);
+    if (!fs->staging)
+        return -1;
+    fs->temps = fs->inodes ? temp_names_new(fs->inodes, fs->staging, fs->staging_memory_max,
                                             fs->options->temp_pattern)
                            : NULL;
     if (!fs->inodes || !fs->history || !fs->dirs || !fs->temps || !fs->locks)
@@ -320,9 +326,7 @@ static int stop_parts(struct run *run, struct mcfs_error *err)
     if (fs->dirs)
         local_dirs_flush(fs->dirs);
     local_dirs_free(fs->dirs);
-    if (fs->staging_dir)
-        staging_drop_spares(fs->staging_dir);
-    free(fs->staging_dir);
+    staging_area_close(fs->staging);
     return rc;
 }
 

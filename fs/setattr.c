@@ -84,6 +84,7 @@ static int set_staged(struct fs *fs, struct inode *inode, const struct stat *st,
         if (staging_truncate(inode->staging, (uint64_t)st->st_size, cancel, err))
             return -1;
         inode->dirty = true;
+        inode->synced = false;
         inode->refused = false;
         claim_take(fs, inode);
         inode->attr.mtime_ns = mcfs_wall_ns();

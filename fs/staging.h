@@ -14,10 +14,11 @@
 #include "fs/node/node.h"
 
 struct staging;
+struct staging_area;
 
-/* Empty, with its file (when it comes to that) in `dir`; from `memory_max` bytes on it is a file.
- */
-struct staging *staging_new(const char *dir, uint64_t memory_max, struct mcfs_error *err);
+/* Empty, with its file (when it comes to that) in `area`, which outlives it; from `memory_max`
+ * bytes on it is a file. */
+struct staging *staging_new(struct staging_area *area, uint64_t memory_max, struct mcfs_error *err);
 
 /* Drops the content and the file. */
 void staging_free(struct staging *s);
@@ -32,6 +33,17 @@ int64_t staging_read(struct staging *s, void *buf, size_t len, uint64_t off,
                      const struct mcfs_cancel *cancel, struct mcfs_error *err);
 int staging_write(struct staging *s, const void *data, size_t len, uint64_t off,
                   const struct mcfs_cancel *cancel, struct mcfs_error *err);
+/* Whether a write only adds to what is in memory, and so waits for nothing. */
+bool staging_stays_in_memory(const struct staging *s, size_t len, uint64_t off);
+
+/* Whether a write may be acknowledged before it is made: it waits for nothing but this machine's
+ * own disk, and is long enough for its writer to get the next one ready meanwhile. */
+bool staging_writes_behind(const struct staging *s, size_t len, uint64_t off);
+
+/* Makes a write that has been acknowledged.  Its failure is told by each later call that writes or
+ * would publish, until the content is truncated to nothing. */
+void staging_write_behind(struct staging *s, const void *data, size_t len, uint64_t off);
+
 int staging_truncate(struct staging *s, uint64_t size, const struct mcfs_cancel *cancel,
                      struct mcfs_error *err);
 
@@ -50,20 +62,19 @@ int staging_describe(struct staging *s, struct node_put *put, const struct mcfs_
  * `base`. */
 void staging_published(struct staging *s, struct replica_reader *base);
 
-/* Makes sure that the content is in a file and durable as far as the process's death goes; for
- * names that are kept across a restart.  Returns its path, owned by the staging, or NULL. */
-const char *staging_file(struct staging *s, const struct mcfs_cancel *cancel,
-                         struct mcfs_error *err);
+/* Makes sure that the content is in a file, and labels it (staging_area.h): from now on it survives
+ * the process's death. */
+int staging_label(struct staging *s, const struct mcfs_buf *label, struct mcfs_error *err);
 
-/* Its file: NULL and -1 while there is none. */
-const char *staging_path(const struct staging *s);
-int staging_fd(const struct staging *s);
+/* What staging_label has kept survives power loss from now on.  0 or -1. */
+int staging_sync(struct staging *s, struct mcfs_error *err);
 
-/* Takes an existing file as the content (after a restart). */
-struct staging *staging_adopt(const char *path, uint64_t memory_max, struct mcfs_error *err);
+/* Takes the label off. */
+void staging_unlabel(struct staging *s);
 
-/* Removes the files of a directory that were kept to be used again. */
-void staging_drop_spares(const char *dir);
+/* Takes a file that was labelled as the content (after a restart). */
+struct staging *staging_adopt(struct staging_area *area, const char *path, uint64_t memory_max,
+                              struct mcfs_error *err);
 
 /* Leaves the file where it is and frees the rest. */
 void staging_leave(struct staging *s);

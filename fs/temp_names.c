@@ -3,36 +3,34 @@
 
 #include "common/cleanup.h"
 #include "common/clock.h"
-#include "common/file.h"
 #include "common/log.h"
 #include "common/mp.h"
-#include "fs/label.h"
+#include "fs/loop.h"
+#include "fs/staging_area.h"
 
 #include <ctype.h>
 #include <fnmatch.h>
-#include <limits.h>
-#include <sys/stat.h>
 
 #define KEEP_NS (86400ll * 1000000000)
-#define LABEL_MAX 8192
 
 struct temp_names {
     struct inode_table *inodes;
-    char *dir, *patterns;
+    struct staging_area *area;
+    char *patterns;
     uint64_t memory_max;
     pthread_mutex_t lock; /* guards list; after an inode's lock */
     struct inode **list;
     size_t count, cap;
 };
 
-struct temp_names *temp_names_new(struct inode_table *inodes, const char *staging_dir,
+struct temp_names *temp_names_new(struct inode_table *inodes, struct staging_area *area,
                                   uint64_t memory_max, const char *patterns)
 {
     struct temp_names *t = calloc(1, sizeof(*t));
     if (!t)
         return NULL;
     t->inodes = inodes;
-    t->dir = strdup(staging_dir);
+    t->area = area;
     t->patterns = strdup(patterns ? patterns : "");
     t->memory_max = memory_max;
     pthread_mutex_init(&t->lock, NULL);
@@ -51,7 +49,6 @@ void temp_names_free(struct temp_names *t)
     }
     free(t->list);
     pthread_mutex_destroy(&t->lock);
-    free(t->dir);
     free(t->patterns);
     free(t);
 }
@@ -135,10 +132,11 @@ struct inode *temp_names_create(struct temp_names *t, struct mcfs_slice tenant,
 {
     struct inode *old = temp_names_find(t, tenant, key);
     if (old) {
+        loop_may_wait();
         temp_names_drop(t, old);
         inode_unref(t->inodes, old);
     }
-    struct staging *staging = staging_new(t->dir, t->memory_max, err);
+    struct staging *staging = staging_new(t->area, t->memory_max, err);
     struct inode *inode = staging ? inode_make(t->inodes, INODE_TEMP, tenant, key) : NULL;
     if (!inode || list_add(t, inode)) {
         inode_unref(t->inodes, inode);
@@ -155,26 +153,30 @@ struct inode *temp_names_create(struct temp_names *t, struct mcfs_slice tenant,
 
 int temp_names_keep(struct temp_names *t, struct inode *inode, struct mcfs_error *err)
 {
-    const char *content;
     (void)t;
     if (!inode->dirty)
         return 0;
-    content = staging_file(inode->staging, NULL, err);
-    if (!content)
-        return -1;
-    _cleanup_buf_ struct mcfs_buf b = MCFS_BUF_INIT;
-    mp_put_array(&b, 6);
-    mp_put_str(&b, inode_tenant(inode));
-    mp_put_str(&b, inode_key(inode));
-    mp_put_uint(&b, inode->attr.mode);
-    mp_put_uint(&b, inode->attr.uid);
-    mp_put_uint(&b, inode->attr.gid);
-    mp_put_int(&b, inode->attr.mtime_ns);
-    if (b.failed)
-        return mcfs_fail_errno(err, ENOMEM, "temporary name");
-    if (label_write(staging_fd(inode->staging), content, b.data, b.len, err))
+    _cleanup_buf_ struct mcfs_buf label = MCFS_BUF_INIT;
+    mp_put_array(&label, 6);
+    mp_put_str(&label, inode_tenant(inode));
+    mp_put_str(&label, inode_key(inode));
+    mp_put_uint(&label, inode->attr.mode);
+    mp_put_uint(&label, inode->attr.uid);
+    mp_put_uint(&label, inode->attr.gid);
+    mp_put_int(&label, inode->attr.mtime_ns);
+    if (staging_label(inode->staging, &label, err))
         return -1;
     inode->dirty = false;
+    return 0;
+}
+
+int temp_names_sync(struct temp_names *t, struct inode *inode, struct mcfs_error *err)
+{
+    if (inode->synced && !inode->dirty)
+        return 0;
+    if (temp_names_keep(t, inode, err) || staging_sync(inode->staging, err))
+        return -1;
+    inode->synced = true;
     return 0;
 }
 
@@ -202,13 +204,6 @@ bool temp_names_take_over(struct temp_names *t, struct inode *temp, struct inode
     return true;
 }
 
-static void remove_label(struct inode *inode)
-{
-    const char *content = inode->staging ? staging_path(inode->staging) : NULL;
-    if (content)
-        label_remove(staging_fd(inode->staging), content);
-}
-
 int temp_names_rename(struct temp_names *t, struct inode *inode, struct mcfs_slice key,
                       struct mcfs_error *err)
 {
@@ -233,7 +228,8 @@ void temp_names_drop(struct temp_names *t, struct inode *inode)
         return;
     {
         MCFS_LOCK_SCOPE(&inode->lock);
-        remove_label(inode);
+        if (inode->staging)
+            staging_unlabel(inode->staging);
         inode->gone = true;
     }
     inode_unlink(t->inodes, inode);
@@ -281,19 +277,18 @@ void temp_names_expire(struct temp_names *t)
     }
 }
 
-/* A labelled file found in the staging directory. */
-static int recover_one(struct temp_names *t, const char *content, const char *label, size_t len,
-                       struct mcfs_error *err)
+static int adopt(struct temp_names *t, const char *content, struct mcfs_slice label,
+                 struct mcfs_error *err)
 {
     struct mcfs_slice tenant, key;
     struct mcfs_attr attr;
-    struct mp_reader r = mp_reader(label, len);
+    struct mp_reader r = mp_reader(label.data, label.len);
     if (!mp_read_array_of(&r, 6) || !mp_read_raw(&r, &tenant) || !mp_read_raw(&r, &key) ||
         !mp_read_u32_max(&r, 07777, &attr.mode) || !mp_read_u32_max(&r, UINT32_MAX, &attr.uid) ||
         !mp_read_u32_max(&r, UINT32_MAX, &attr.gid) || !mp_read_int(&r, &attr.mtime_ns))
         return mcfs_fail(err, MCFS_INVALID_PARAMS, "%s: not described as a temporary name",
                          content);
-    struct staging *staging = staging_adopt(content, t->memory_max, err);
+    struct staging *staging = staging_adopt(t->area, content, t->memory_max, err);
     if (!staging)
         return -1;
     struct inode *inode = inode_make(t->inodes, INODE_TEMP, tenant, key);
@@ -309,43 +304,17 @@ static int recover_one(struct temp_names *t, const char *content, const char *la
     return 0;
 }
 
-/* A file "<name>.info": whether the file that it belongs to is gone. */
-static bool is_left_over(const char *path)
+static void recover_one(const char *path, struct mcfs_slice label, void *arg)
 {
-    char content[PATH_MAX];
-    size_t len = strlen(path), suffix = strlen(LABEL_SUFFIX);
-    snprintf(content, sizeof(content), "%.*s", (int)(len - suffix), path);
-    return access(content, F_OK) != 0;
-}
-
-static bool is_label(const char *path)
-{
-    size_t len = strlen(path), suffix = strlen(LABEL_SUFFIX);
-    return len > suffix && strcmp(path + len - suffix, LABEL_SUFFIX) == 0;
+    struct mcfs_error err = MCFS_ERROR_INIT;
+    if (adopt(arg, path, label, &err))
+        mcfs_warning("%s", err.msg);
 }
 
 int temp_names_recover(struct temp_names *t, struct mcfs_error *err)
 {
-    _cleanup_dir_ DIR *dir = opendir(t->dir);
-    struct dirent *e;
-    if (!dir)
-        return mcfs_fail_errno(err, errno, "%s", t->dir);
-    while ((e = readdir(dir))) {
-        char path[PATH_MAX], label[LABEL_MAX];
-        struct mcfs_error bad = MCFS_ERROR_INIT;
-        ssize_t n;
-        if (e->d_name[0] == '.')
-            continue;
-        snprintf(path, sizeof(path), "%s/%s", t->dir, e->d_name);
-        if (is_label(path)) {
-            if (is_left_over(path))
-                unlink(path); /* published, or dropped, just before the end */
-        } else if ((n = label_read(path, label, sizeof(label))) < 0) {
-            unlink(path); /* never closed, so never promised */
-        } else if (recover_one(t, path, label, (size_t)n, &bad)) {
-            mcfs_warning("%s", bad.msg);
-        }
-    }
+    if (staging_area_recover(t->area, recover_one, t, err))
+        return -1;
     temp_names_expire(t);
     return 0;
 }

@@ -5,16 +5,17 @@
 /*
  * Names that programs use only to rename them (write to x.tmp, rename to x).  They are no objects:
  * they live in the staging directory, private to this mount, until a rename publishes them without
- * another copy.  Once closed they survive a restart: a small file beside the content holds name and
- * attributes.  One that nobody has touched for a day is dropped.
+ * another copy.  Once closed they survive a restart: the file's label (staging_area.h) holds name
+ * and attributes.  One that nobody has touched for a day is dropped.
  */
 
 #include "fs/inode.h"
 
 struct temp_names;
+struct staging_area;
 
 /* patterns: further ones, separated by ':', or NULL. */
-struct temp_names *temp_names_new(struct inode_table *inodes, const char *staging_dir,
+struct temp_names *temp_names_new(struct inode_table *inodes, struct staging_area *area,
                                   uint64_t memory_max, const char *patterns);
 void temp_names_free(struct temp_names *t);
 
@@ -35,6 +36,10 @@ struct inode *temp_names_create(struct temp_names *t, struct mcfs_slice tenant,
 
 /* It was closed: from now on it survives a restart.  The caller holds the inode's lock. */
 int temp_names_keep(struct temp_names *t, struct inode *inode, struct mcfs_error *err);
+
+/* The same, and it survives power loss, under this name or the one that a rename publishes it
+ * under. */
+int temp_names_sync(struct temp_names *t, struct inode *inode, struct mcfs_error *err);
 
 /* The object's inode, which the kernel has a name for, goes on as a temporary name in the place of
  * one that was just made for its content.  False: it cannot, and the name has to be looked up. */

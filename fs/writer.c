@@ -9,7 +9,7 @@ struct inode *writer_new(struct fs *fs, struct mcfs_slice tenant, struct mcfs_sl
                          const struct inode *base, const struct mcfs_cancel *cancel,
                          struct mcfs_error *err)
 {
-    struct staging *staging = staging_new(fs->staging_dir, fs->staging_memory_max, err);
+    struct staging *staging = staging_new(fs->staging, fs->staging_memory_max, err);
     if (!staging)
         return NULL;
     struct mcfs_attr attr = {.mode = MCFS_ATTR_DEFAULT_MODE, .mtime_ns = mcfs_wall_ns()};

@@ -260,9 +260,15 @@ void arena_collapse(struct arena *a)
         MCFS_LOCK_SCOPE(&a->lock);
         steps = (a->next_slab + a->slabs_per_step - 1) / a->slabs_per_step;
     }
-    /* step_live may change meanwhile; collapsing a step that has just become free costs 2 MiB until
-     * it is used again. */
-    for (uint32_t i = 0; i < steps; i++)
-        if (a->step_live[i])
+    for (uint32_t i = 0; i < steps; i++) {
+        bool used;
+        {
+            MCFS_LOCK_SCOPE(&a->lock);
+            used = a->step_live[i];
+        }
+        /* Not under the lock, which every request may need: collapsing a step that has just become
+         * free costs 2 MiB until it is used again. */
+        if (used)
             madvise(a->base + (uint64_t)i * STEP, STEP, MADV_COLLAPSE);
+    }
 }

@@ -6,6 +6,7 @@
 #include "common/cleanup.h"
 #include "common/clock.h"
 #include "common/hash.h"
+#include "master/big_array.h"
 #include "master/checkpoint.h"
 #include "master/directory.h"
 
@@ -19,6 +20,7 @@
 
 #define BATCH 64
 #define ROUNDS 15
+#define READS 1000000u
 
 static uint64_t rss_bytes(void)
 {
@@ -107,6 +109,38 @@ static double look_up_once(struct directory *d, uint32_t node, uint64_t keys, ui
     return (double)found * 1e9 / (double)spent;
 }
 
+/* What one read costs that waits for the one before, anywhere in so many bytes of huge pages: no
+ * look-up whose memory is not in the caches can take less. */
+static double random_read_ns(uint64_t bytes)
+{
+    uint64_t lines = bytes / 64, x = 88172645463325252ULL, at = 0;
+    uint64_t *m = big_array_grow(NULL, 0, lines * 64);
+    uint32_t *order = malloc(lines * sizeof(*order));
+    double best = 1e9;
+    if (!m || !order)
+        exit(1);
+    for (uint64_t i = 0; i < lines; i++)
+        order[i] = (uint32_t)i;
+    for (uint64_t i = lines - 1; i > 0; i--) { /* one cycle through all */
+        x ^= x << 13, x ^= x >> 7, x ^= x << 17;
+        uint64_t j = x % i;
+        uint32_t o = order[i];
+        order[i] = order[j];
+        order[j] = o;
+    }
+    for (uint64_t i = 0; i < lines; i++)
+        m[i * 8] = order[i];
+    for (int r = 0; r < ROUNDS; r++) {
+        int64_t began = mcfs_mono_ns();
+        for (uint32_t i = 0; i < READS; i++)
+            at = m[at * 8];
+        best = MCFS_MIN(best, (double)(mcfs_mono_ns() - began) / READS);
+    }
+    big_array_free(m, lines * 64);
+    free(order);
+    return at < lines ? best : 0;
+}
+
 static int by_value(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
@@ -181,7 +215,7 @@ int main(int argc, char **argv)
     int pid = directory_exclusive(d, fork_now, NULL);
     double fork_ms = (double)(mcfs_mono_ns() - began) / 1e6;
     waitpid(pid, NULL, 0);
-    double plain_ms = fork_plain_ms(memory);
+    double plain_ms = fork_plain_ms(memory), read_ns = random_read_ns(memory);
 
     struct mcfs_object_store *store = snap_store_local_open(dir, &err);
     struct checkpoint_config config = {.directory = d,
@@ -214,10 +248,11 @@ int main(int argc, char **argv)
     snap_repo_delete(store, "bench", id, &err);
     printf("{\"keys\": %" PRIu64
            ", \"key_bytes\": 90, \"rss_per_key\": %.1f, \"puts_per_s\": %.0f, "
-           "\"lookups_per_s\": %.0f, \"batched_lookups_per_s\": %.0f, \"fork_ms\": %.2f, "
+           "\"lookups_per_s\": %.0f, \"batched_lookups_per_s\": %.0f, \"random_read_ns\": %.1f, "
+           "\"fork_ms\": %.2f, "
            "\"plain_fork_ms\": %.2f, \"checkpoint_s\": %.2f, \"checkpoint_pause_us\": %" PRId64
            ", \"restore_s\": %.2f}\n",
-           keys, (double)memory / (double)keys, puts, single, batch, fork_ms, plain_ms,
+           keys, (double)memory / (double)keys, puts, single, batch, read_ns, fork_ms, plain_ms,
            (double)state.last_duration_ms / 1000, state.last_pause_us, restore_s);
     mcfs_buf_free(&restored.segments);
     mcfs_buf_free(&restored.tasks);

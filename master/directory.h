@@ -175,6 +175,7 @@ struct memory_put {
     enum segment_strategy strategy;
     const struct mcfs_slice *preferred; /* names of segments */
     uint32_t preferred_count;
+    bool again; /* it was asked for before, and found no room */
     /* Filled in: where to write; fewer than asked for where there is no room for all. */
     uint32_t count;
     struct memory_replica replicas[SEGMENT_REPLICAS_MAX];

@@ -294,6 +294,7 @@ int directory_evict(struct directory *d, double share, bool soft_pinned,
 
 #define CHECK_NS 1000000000ll
 #define REST_NS 100000000ll /* after a walk that found nothing to evict */
+#define SERVE_NS 5000000ll  /* between looks for room that others have given back */
 
 struct evictor {
     struct evict_config config;
@@ -309,12 +310,12 @@ static bool beyond(const struct evictor *e)
     return segments_use(directory_segments(e->config.directory)) > e->config.high_watermark;
 }
 
-/* One round; returns whether anything went. */
-static bool evict_once(struct evictor *e)
+/* One round, of so many times the ratio; returns whether anything went. */
+static bool evict_once(struct evictor *e, double times)
 {
     struct evict_counts c;
     double use = segments_use(directory_segments(e->config.directory));
-    double share = e->config.ratio + MCFS_MAX(use - e->config.high_watermark, 0.0);
+    double share = times * e->config.ratio + MCFS_MAX(use - e->config.high_watermark, 0.0);
     if (directory_evict(e->config.directory, share, e->config.soft_pinned, &c))
         mcfs_error("eviction: no memory to choose what goes");
     if (c.objects)
@@ -328,21 +329,59 @@ static bool evict_once(struct evictor *e)
     return c.objects != 0;
 }
 
+/* Under the lock, which it lets go of meanwhile; returns whether somebody is left who waits. */
+static bool serve(struct evictor *e, int64_t *until_ms, bool *some)
+{
+    const struct evict_waiters *w = &e->config.waiters;
+    if (!w->any || !w->any(w->arg))
+        return false;
+    pthread_mutex_unlock(&e->lock);
+    *until_ms = w->serve(w->arg, some);
+    pthread_mutex_lock(&e->lock);
+    return w->any(w->arg);
+}
+
+/* The same: sends away whom no eviction helps, so that nothing is evicted for them.  Who has come
+ * since the look at what there is waits for the next one. */
+static bool refuse(struct evictor *e, int64_t until_ms)
+{
+    const struct evict_waiters *w = &e->config.waiters;
+    int64_t left_ms = until_ms - mcfs_mono_ms();
+    pthread_mutex_unlock(&e->lock);
+    bool left = w->refuse(w->arg, until_ms,
+                          directory_room_within(e->config.directory,
+                                                (uint64_t)MCFS_MAX(left_ms, (int64_t)0),
+                                                e->config.soft_pinned));
+    pthread_mutex_lock(&e->lock);
+    return left;
+}
+
 static void *evictor_main(void *arg)
 {
     struct evictor *e = arg;
     int64_t next = 0;
+    double times = 1; /* doubles from round to round that brought nobody his room */
     pthread_mutex_lock(&e->lock);
     while (!e->stopping) {
+        int64_t until_ms = 0;
+        bool served = false, waiting = serve(e, &until_ms, &served);
+        if (served || !waiting)
+            times = 1;
         int64_t now = mcfs_mono_ns();
-        if (now < next || (!e->wanted && !beyond(e))) {
-            mcfs_cond_wait_until(&e->changed, &e->lock, now < next ? next : now + CHECK_NS);
+        if (now < next || (!e->wanted && !waiting && !beyond(e))) {
+            int64_t until = now < next ? next : now + CHECK_NS;
+            mcfs_cond_wait_until(&e->changed, &e->lock,
+                                 waiting ? MCFS_MIN(until, now + SERVE_NS) : until);
             continue;
         }
+        if (waiting && !refuse(e, until_ms))
+            continue;
         e->wanted = false;
         pthread_mutex_unlock(&e->lock);
-        bool some = evict_once(e);
+        bool some = evict_once(e, times);
         pthread_mutex_lock(&e->lock);
+        if (some && waiting)
+            times = MCFS_MIN(times * 2, 1 / e->config.ratio);
         next = some ? 0 : mcfs_mono_ns() + REST_NS;
     }
     pthread_mutex_unlock(&e->lock);
@@ -391,6 +430,12 @@ void evictor_wake(struct evictor *e, bool full)
     if (e->wanted)
         return;
     e->wanted = true;
+    pthread_cond_broadcast(&e->changed);
+}
+
+void evictor_serve(struct evictor *e)
+{
+    MCFS_LOCK_SCOPE(&e->lock);
     pthread_cond_broadcast(&e->changed);
 }
 

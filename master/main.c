@@ -9,6 +9,7 @@
 #include "master/master.h"
 #include "master/quota.h"
 #include "master/service_segment.h"
+#include "master/waiting.h"
 
 #include <inttypes.h>
 #include <signal.h>
@@ -157,7 +158,8 @@ static int start_evictor(struct master *m, struct mcfs_error *err)
     struct evict_config config = {.directory = m->directory,
                                   .ratio = m->flags.eviction_ratio,
                                   .high_watermark = m->flags.eviction_high_watermark_ratio,
-                                  .soft_pinned = m->flags.allow_evict_soft_pinned_objects};
+                                  .soft_pinned = m->flags.allow_evict_soft_pinned_objects,
+                                  .waiters = waiting_puts_waiters(m->waiting)};
     m->evictor = evictor_start(&config, err);
     return m->evictor ? 0 : -1;
 }
@@ -253,6 +255,8 @@ static int run(struct master *m, struct mcfs_error *err)
     pthread_sigmask(SIG_BLOCK, &signals, NULL);
 
     int rc = make_directory(m, err);
+    if (rc == 0)
+        rc = (m->waiting = waiting_puts_new(m, err)) ? 0 : -1;
     /* Listening before the restore tells a second master on the same address at once. */
     if (rc == 0)
         rc = listen_all(m, err);
@@ -289,6 +293,7 @@ static int run(struct master *m, struct mcfs_error *err)
     admin_http_free(m->admin);
     mcfs_rpc_server_stop(m->server);
     evictor_stop(m->evictor); /* no request wakes it any more */
+    waiting_puts_free(m->waiting);
     mcfs_rpc_keys_free(m->keys);
     quotas_free(m->quotas);
     checkpointer_free(m->checkpointer);

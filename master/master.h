@@ -16,6 +16,7 @@
 struct admin_http;
 struct evictor;
 struct quotas;
+struct waiting_puts;
 
 struct master {
     struct master_flags flags;
@@ -25,6 +26,7 @@ struct master {
     struct checkpointer *checkpointer; /* NULL: no snapshot store; not to be asked before the
                                           restore is over */
     struct evictor *evictor;           /* of memory replicas; NULL before the restore is over */
+    struct waiting_puts *waiting;      /* for room in memory */
     struct quotas *quotas;             /* NULL: none */
     struct mcfs_rpc_keys *keys;        /* NULL: TCP callers are not asked for one */
     struct mcfs_rpc_server *server;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Two objects get each other's names in one step. */
 #include "master/object_change.h"
+#include "master/object_memory.h"
 #include "master/pending.h"
 
 #include "common/cleanup.h"
@@ -11,8 +12,8 @@ struct old_side {
     struct put_end content; /* what the other one gets, */
     uint16_t pin;           /* with these */
     uint64_t soft_pin_ms;
-    int64_t started_ms; /* the put that gives it its new content */
-    uint32_t group;     /* block that names the other's group, for this one; 0: none */
+    int64_t started_ms;      /* the put that gives it its new content */
+    struct memory_move next; /* the other's memory replicas and group, for this one */
 };
 
 static int find_side(struct directory *d, const struct exchange *x,
@@ -57,16 +58,17 @@ static bool is_done(struct directory *d, const struct exchange *x, const struct 
            record_at(d, old[1].slot)->version == x->side[1].new_version;
 }
 
-/* Names each one's group for the other; -1 without memory. */
-static int make_groups(struct directory *d, const struct exchange *x, struct old_side *old)
+/* Prepares what each one gets of the other beside the content; -1 and nothing has happened. */
+static int begin_moves(struct directory *d, const struct exchange *x, struct old_side *old,
+                       struct mcfs_error *err)
 {
     for (unsigned i = 0; i < 2; i++) {
-        struct mcfs_slice group = record_group(d, record_at(d, old[!i].slot));
-        if (!group.len ||
-            (old[i].group = record_new_group(d, key_hash(x->tenant, x->side[i].key), group)))
+        const struct record *other = record_at(d, old[!i].slot);
+        if (memory_move_begin(d, key_hash(x->tenant, x->side[i].key), record_group(d, other), other,
+                              x->client, &old[i].next, err) == 0)
             continue;
-        if (i == 1 && old[0].group)
-            record_free_group(d, key_hash(x->tenant, x->side[0].key), old[0].group);
+        if (i == 1 && old[0].next.block)
+            record_free_group(d, key_hash(x->tenant, x->side[0].key), old[0].next.block);
         return -1;
     }
     return 0;
@@ -81,7 +83,7 @@ static int give_content(struct directory *d, const struct exchange *x, unsigned 
     content.tenant = x->tenant;
     content.key = x->side[i].key;
     content.version = x->side[i].new_version;
-    if (object_publish(d, r, &content, mine->started_ms, mine->group))
+    if (object_publish(d, r, &content, mine->started_ms, mine->next.block))
         return -1;
     r->flags = (uint16_t)((r->flags & ~RECORD_HARD_PIN) | other->pin);
     /* Without memory it goes unpinned. */
@@ -97,13 +99,17 @@ static int swap(struct directory *d, const struct exchange *x, struct old_side *
     int wait = change_must_wait(d, old[0].slot, x->client, err);
     if (change_must_wait(d, old[1].slot, x->client, err) || wait)
         return -1;
-    if (make_groups(d, x, old))
-        return mcfs_fail(err, MCFS_NO_AVAILABLE_HANDLE, "the master is out of memory");
+    if (begin_moves(d, x, old, err))
+        return -1;
     for (unsigned i = 0; i < 2; i++)
         record_discard_elsewhere(d, record_at(d, old[i].slot), x->client);
-    /* Nothing here needs memory: the attributes are known already, the groups' blocks are made. */
+    for (unsigned i = 0; i < 2; i++)
+        memory_move_detach(d, &old[i].next, record_at(d, old[!i].slot));
+    /* Nothing here needs memory: the attributes are known already, the blocks are made. */
     if (give_content(d, x, 0, &old[0], &old[1]) || give_content(d, x, 1, &old[1], &old[0]))
         abort();
+    for (unsigned i = 0; i < 2; i++)
+        memory_move_attach(d, &old[i].next, record_at(d, old[i].slot));
     return 0;
 }
 

@@ -97,11 +97,33 @@ static int allocate(struct directory *d, const struct memory_put *m, uint64_t si
                               .replicas = m->replica_num,
                               .strategy = m->strategy,
                               .preferred = m->preferred,
-                              .preferred_count = m->preferred_count};
+                              .preferred_count = m->preferred_count,
+                              .again = m->again};
     e->count = segments_allocate(d->segments, &q, ranges, full, err);
     for (uint32_t i = 0; i < e->count; i++)
         e->replicas[i] = (struct memory_replica){ranges[i], atomic_fetch_add(&d->next_id, 1)};
     return e->count ? 0 : -1;
+}
+
+/* From here on the put has its ranges, unless their segments have gone meanwhile: then another may
+ * have been mounted there that knows nothing of them. */
+static int remember(struct directory *d, struct put_space *e, struct mcfs_error *err)
+{
+    MCFS_LOCK_SCOPE(&d->put_spaces->lock);
+    uint32_t kept = 0;
+    bool connected;
+    for (uint32_t i = 0; i < e->count; i++)
+        if (segments_live(d->segments, e->replicas[i].range.segment, &connected))
+            e->replicas[kept++] = e->replicas[i];
+        else
+            segments_release(d->segments, &e->replicas[i].range);
+    e->count = kept;
+    if (!kept)
+        return mcfs_fail(err, MCFS_NO_AVAILABLE_HANDLE,
+                         "the segments that there was room in have gone");
+    if (mcfs_table_add(&d->put_spaces->table, e))
+        return mcfs_fail(err, MCFS_NO_AVAILABLE_HANDLE, "the master is out of memory");
+    return 0;
 }
 
 int directory_put_start_memory(struct directory *d, const struct put_start *p, struct memory_put *m,
@@ -123,15 +145,12 @@ int directory_put_start_memory(struct directory *d, const struct put_start *p, s
     e->version = *version;
     e->started_mono_ms = mcfs_mono_ms();
     int rc = allocate(d, m, p->size, e, &m->full, err);
-    m->count = e->count;
-    memcpy(m->replicas, e->replicas, e->count * sizeof(*e->replicas));
-    if (rc == 0) {
-        MCFS_LOCK_SCOPE(&d->put_spaces->lock);
-        if (mcfs_table_add(&d->put_spaces->table, e))
-            rc = mcfs_fail(err, MCFS_NO_AVAILABLE_HANDLE, "the master is out of memory");
-    }
-    if (rc == 0)
+    m->count = 0;
+    if (rc == 0 && (rc = remember(d, e, err)) == 0) {
+        m->count = e->count;
+        memcpy(m->replicas, e->replicas, e->count * sizeof(*e->replicas));
         return 0;
+    }
     for (uint32_t i = 0; i < e->count; i++)
         segments_release(d->segments, &e->replicas[i].range);
     free(e);
@@ -254,6 +273,67 @@ bool record_has_memory(const struct directory *d, const struct record *r)
     return false;
 }
 
+/* ---- from one record to another ---- */
+
+static struct side *side_at(const struct directory *d, uint32_t block)
+{
+    return (struct side *)(void *)(d->key_base + (uint64_t)block * KEY_UNIT);
+}
+
+int memory_move_begin(struct directory *d, struct key_hash h, struct mcfs_slice group,
+                      const struct record *from, uint32_t client, struct memory_move *m,
+                      struct mcfs_error *err)
+{
+    const struct side *old = record_side(d, from);
+    bool memory = record_has_memory(d, from), connected;
+    *m = (struct memory_move){.alone = memory && !record_has_node(d, from, client)};
+    if (!memory && !group.len)
+        return 0;
+    if (!(m->block = record_new_side(d, h, group, memory ? old->count : 0)))
+        return mcfs_fail(err, MCFS_NO_AVAILABLE_HANDLE, "the master is out of memory");
+    struct side *side = side_at(d, m->block);
+    if (memory) { /* the same bytes */
+        side->checksum = old->checksum;
+        side->has_checksum = old->has_checksum;
+    }
+    for (uint32_t i = 0; memory && i < old->count; i++) {
+        const struct side_replica *s = &old->replicas[i];
+        /* Asked under the shards' locks: a segment that goes later is swept later. */
+        if (s->type == MCFS_REPLICA_MEMORY && segments_live(d->segments, s->segment, &connected))
+            side->replicas[m->count++] = *s;
+    }
+    if (m->count || !m->alone)
+        return 0;
+    record_free_group(d, h, m->block);
+    return mcfs_fail(err, MCFS_SEGMENT_NOT_FOUND, "the segments that the object was in are gone");
+}
+
+void memory_move_detach(struct directory *d, const struct memory_move *m, const struct record *from)
+{
+    struct side *old = record_side(d, from);
+    uint32_t kept = 0, taken = 0;
+    for (uint32_t i = 0; m->count && i < old->count; i++) {
+        const struct side_replica *s = &old->replicas[i];
+        if (taken < m->count && s->type == MCFS_REPLICA_MEMORY &&
+            s->id == side_at(d, m->block)->replicas[taken].id) {
+            taken++;
+            continue;
+        }
+        old->replicas[kept++] = *s;
+    }
+    if (m->count)
+        old->count = kept;
+}
+
+void memory_move_attach(struct directory *d, const struct memory_move *m, struct record *to)
+{
+    if (!m->count)
+        return;
+    record_side(d, to)->count = m->count;
+    if (m->alone)
+        record_withdraw_node(d, to, to->node);
+}
+
 void record_walk_prefetch(struct directory *d, uint32_t shard, uint32_t i)
 {
     uint32_t mask = d->shards[shard].mask;
@@ -293,9 +373,29 @@ bool record_drop_memory(struct directory *d, struct record *r, bool all, uint64_
     return left;
 }
 
+int directory_mount_segment(struct directory *d, const struct segment_info *info, bool *gone,
+                            struct mcfs_error *err)
+{
+    struct put_spaces *t = d->put_spaces;
+    const struct put_space *e;
+    uint32_t n = 0;
+    /* Held over the mount: a put whose ranges come later finds their segment gone. */
+    MCFS_LOCK_SCOPE(&t->lock);
+    _cleanup_free_ struct segment_busy *busy =
+        calloc(t->table.count + 1, SEGMENT_REPLICAS_MAX * sizeof(*busy));
+    if (!busy)
+        return mcfs_fail_errno(err, ENOMEM, "segments");
+    for (size_t i = 0; (e = mcfs_table_next(&t->table, &i));)
+        for (uint32_t k = 0; k < e->count; k++)
+            busy[n++] = (struct segment_busy){
+                e->replicas[k].range,
+                e->started_mono_ms + MCFS_MAX(d->config.put_release_ms, d->config.put_discard_ms)};
+    return segments_mount(d->segments, info, d->config.lease_ms, busy, n, gone, err);
+}
+
 uint64_t directory_sweep_segments(struct directory *d)
 {
-    uint64_t gone = 0, bytes = 0;
+    uint64_t gone = 0, bytes = 0, begun = segments_sweep_begin(d->segments);
     for (uint32_t shard = 0; shard < MCFS_SHARD_COUNT; shard++) {
         MCFS_LOCK_SCOPE(&d->shards[shard].lock);
         for (uint32_t i = 0; i <= d->shards[shard].mask;) {
@@ -314,5 +414,6 @@ uint64_t directory_sweep_segments(struct directory *d)
             gone++; /* and look at this place again: another may have moved up */
         }
     }
+    segments_sweep_end(d->segments, begun);
     return gone;
 }

@@ -52,6 +52,27 @@ void memory_replica_release(struct directory *d, const struct record *r,
 
 bool record_has_memory(const struct directory *d, const struct record *r);
 
+/* Memory replicas that become another record's, under both shards' locks.  Their ranges and ids
+ * stay as they are, so that whoever reads there goes on. */
+struct memory_move {
+    uint32_t block; /* a side block for the other record with the group; 0: it needs none */
+    uint32_t count; /* of the replicas that will be in it, and are the first one's for now */
+    bool alone;     /* `client` does not store the object, so these are all there will be */
+};
+
+/* For the record of a key of `client`'s choice.  Until memory_move_detach the block is freed by
+ * record_free_group and nothing has happened.  NO_AVAILABLE_HANDLE; SEGMENT_NOT_FOUND: the segments
+ * of all that there is have gone this very moment. */
+int memory_move_begin(struct directory *d, struct key_hash h, struct mcfs_slice group,
+                      const struct record *from, uint32_t client, struct memory_move *m,
+                      struct mcfs_error *err);
+/* The replicas are no longer the first record's. */
+void memory_move_detach(struct directory *d, const struct memory_move *m,
+                        const struct record *from);
+/* They are those of the record that has the block (object_publish) and, without an inline replica
+ * when `alone`, all that it has. */
+void memory_move_attach(struct directory *d, const struct memory_move *m, struct record *to);
+
 /* Brings what a walk over a shard's table will touch soon: the record says where its side is. */
 void record_walk_prefetch(struct directory *d, uint32_t shard, uint32_t i);
 
@@ -59,7 +80,11 @@ void record_walk_prefetch(struct directory *d, uint32_t shard, uint32_t i);
  * Returns whether a complete replica is left. */
 bool record_drop_memory(struct directory *d, struct record *r, bool all, uint64_t *bytes);
 
-/* ---- segments that are gone ---- */
+/* ---- segments that come and go ---- */
+
+/* segments_mount, told of the puts under way. */
+int directory_mount_segment(struct directory *d, const struct segment_info *info, bool *gone,
+                            struct mcfs_error *err);
 
 /* Takes the replicas out that lie in segments that are gone, and the objects that have no other
  * complete one; returns how many objects went.  Takes time in proportion to the directory. */

@@ -13,6 +13,8 @@
 #include "master/pending.h"
 #include "master/usage.h"
 
+#include <inttypes.h>
+
 int directory_put_start(struct directory *d, const struct put_start *p, uint64_t *version,
                         struct mcfs_error *err)
 {
@@ -121,19 +123,28 @@ uint32_t directory_discard_puts(struct directory *d)
                           d);
 }
 
-/* The side block of the put's memory replicas and of the group that its object belongs to: as
- * PutStart said, else that of the object that is renamed or replaced (NULL: none).  *block is 0
- * when there is neither; -1 without memory. */
-static int next_side(struct directory *d, struct key_hash h, const struct record *old,
-                     const struct pending_put *pending, uint32_t *block)
+/* The side block of the memory replicas, the put's or those of the object that is renamed, and of
+ * the group that the object belongs to: as PutStart said, else that of the one that is renamed or
+ * replaced (slot 0: none).  next->block is 0 when there is neither. */
+static int next_side(struct directory *d, struct key_hash h, uint32_t slot, uint32_t from_slot,
+                     const struct pending_put *pending, struct memory_move *next,
+                     struct mcfs_error *err)
 {
+    uint32_t old = from_slot ? from_slot : slot;
     struct mcfs_slice group = pending->has_group ? mcfs_slice(pending->group, pending->group_len)
-                              : old              ? record_group(d, old)
+                              : old              ? record_group(d, record_at(d, old))
                                                  : mcfs_slice("", 0);
-    *block = 0;
+    *next = (struct memory_move){0};
+    if (from_slot)
+        return memory_move_begin(d, h, group, record_at(d, from_slot), pending->client, next, err);
     if (pending->in_memory)
-        return (*block = put_space_block(d, h, group, pending->version)) ? 0 : -1;
-    return group.len && !(*block = record_new_group(d, h, group)) ? -1 : 0;
+        next->block = put_space_block(d, h, group, pending->version);
+    else if (group.len)
+        next->block = record_new_group(d, h, group);
+    return next->block || (!pending->in_memory && !group.len)
+               ? 0
+               : mcfs_fail(err, MCFS_NO_AVAILABLE_HANDLE,
+                           "the master is out of memory, or the put is given up");
 }
 
 int object_publish(struct directory *d, struct record *r, const struct put_end *p,
@@ -190,7 +201,25 @@ static int check_change(struct directory *d, const struct put_end *p, uint32_t t
     if (!*from_slot || record_at(d, *from_slot)->version != p->from_version)
         return mcfs_fail(err, MCFS_OBJECT_NOT_FOUND, "%.*s: no such object (any more)",
                          (int)MCFS_MIN(p->from.len, 200), p->from.data);
+    const struct record *from = record_at(d, *from_slot);
+    if (record_has_memory(d, from) && from->size != p->size)
+        return mcfs_fail(err, MCFS_INVALID_PARAMS, "%.*s has %" PRIu64 " bytes, not %" PRIu64,
+                         (int)MCFS_MIN(p->from.len, 160), p->from.data, (uint64_t)from->size,
+                         p->size);
     return change_must_wait(d, *from_slot, p->client, err);
+}
+
+/* What has become the record's under its new name leaves the old one, which goes. */
+static void take_from(struct directory *d, const struct put_end *p, struct record *r,
+                      uint32_t from_slot, const struct memory_move *move)
+{
+    struct record *from = record_at(d, from_slot);
+    memory_move_detach(d, move, from);
+    memory_move_attach(d, move, r);
+    r->flags |= from->flags & RECORD_HARD_PIN;
+    r->data_type = from->data_type;
+    record_discard_elsewhere(d, from, p->client);
+    record_delete(d, key_hash(p->tenant, p->from), from_slot);
 }
 
 /* Without memory for it the object goes unpinned: the put has changed the record already. */
@@ -239,34 +268,28 @@ static int put_end_locked(struct directory *d, const struct put_end *p, struct k
     uint64_t freed = (is_new ? 0 : r->size) + (from_slot ? record_at(d, from_slot)->size : 0);
     if (usage_fits(d, p->tenant, tenant, extra, freed, err))
         return -1;
-    uint32_t side, old_slot = from_slot ? from_slot : slot;
-    if (next_side(d, h, old_slot ? record_at(d, old_slot) : NULL, pending, &side))
-        return mcfs_fail(err, MCFS_NO_AVAILABLE_HANDLE,
-                         "the master is out of memory, or the put is given up");
+    struct memory_move next;
+    if (next_side(d, h, slot, from_slot, pending, &next, err))
+        return -1;
     if (!is_new && record_discard_elsewhere(d, r, p->client))
         out->replaced_version = r->version;
     if (is_new) {
         slot = record_insert(d, h, tenant, p->key, p->size, p->attr.mtime_ns);
-        if (!slot && side)
-            record_free_group(d, h, side);
+        if (!slot && next.block)
+            record_free_group(d, h, next.block);
         if (!slot)
             return mcfs_fail(err, MCFS_NO_AVAILABLE_HANDLE,
                              "the master's directory is full (memory limit)");
     }
     r = record_at(d, slot);
-    if (publish(d, r, p, pending, side) || (is_new && record_show(d, slot))) {
+    if (publish(d, r, p, pending, next.block) || (is_new && record_show(d, slot))) {
         if (is_new)
             record_delete(d, h, slot);
         return mcfs_fail(err, MCFS_NO_AVAILABLE_HANDLE, "the master is out of memory");
     }
     set_soft_pin(d, slot, from_slot, pending);
-    if (from_slot) {
-        struct record *from = record_at(d, from_slot);
-        r->flags |= from->flags & RECORD_HARD_PIN;
-        r->data_type = from->data_type;
-        record_discard_elsewhere(d, from, p->client);
-        record_delete(d, key_hash(p->tenant, p->from), from_slot);
-    }
+    if (from_slot)
+        take_from(d, p, r, from_slot, &next);
     object_forget_put(d, pending);
     lease_forget(d->leases, slot);
     out->lease_ms = lease_grant_now(d, slot, p->client);

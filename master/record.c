@@ -145,14 +145,21 @@ struct mcfs_slice record_group(const struct directory *d, const struct record *r
 
 uint32_t record_new_group(struct directory *d, struct key_hash h, struct mcfs_slice group)
 {
-    uint32_t bytes = (uint32_t)(sizeof(struct side) + group.len);
+    return record_new_side(d, h, group, 0);
+}
+
+uint32_t record_new_side(struct directory *d, struct key_hash h, struct mcfs_slice group,
+                         uint32_t replicas)
+{
+    uint32_t head = (uint32_t)(sizeof(struct side) + replicas * sizeof(struct side_replica));
+    uint32_t bytes = (uint32_t)(head + group.len);
     uint32_t block = arena_alloc(d->keys, stripe(h.shard), bytes);
     if (!block)
         return 0;
     struct side *side = (struct side *)(void *)(d->key_base + (uint64_t)block * KEY_UNIT);
-    *side = (struct side){
-        .bytes = bytes, .group_len = (uint16_t)group.len, .group_off = sizeof(struct side)};
-    memcpy((char *)side + sizeof(*side), group.data, group.len);
+    *side = (struct side){.bytes = bytes, .group_len = (uint16_t)group.len, .group_off = head};
+    if (group.len)
+        memcpy((char *)side + head, group.data, group.len);
     return block;
 }
 

@@ -199,6 +199,9 @@ struct mcfs_slice record_group(const struct directory *d, const struct record *r
 /* A side block without replicas that names a group, for the record of a key; 0 without memory.  It
  * becomes the record's by `side` once the record has none. */
 uint32_t record_new_group(struct directory *d, struct key_hash h, struct mcfs_slice group);
+/* The same with room for so many replicas, none of which counts yet. */
+uint32_t record_new_side(struct directory *d, struct key_hash h, struct mcfs_slice group,
+                         uint32_t replicas);
 /* Frees such a block that no record has, with the ranges of its memory replicas. */
 void record_free_group(struct directory *d, struct key_hash h, uint32_t block);
 

@@ -174,7 +174,7 @@ uint32_t segments_allocate(struct segments *s, const struct space_request *q,
     uint32_t got = allocate_once(s, q, out, full, err);
     if (!got && *full && segments_release_due(s))
         got = allocate_once(s, q, out, full, err);
-    if (!got)
+    if (!got && !q->again)
         atomic_fetch_add(&s->failures, 1);
     return got;
 }
@@ -206,8 +206,7 @@ static void swap(struct held *a, struct held *b)
     *b = t;
 }
 
-/* Adds to the heap; the lock is held. */
-static int hold(struct segments *s, const struct segment_range *r, int64_t until, bool carried)
+int segment_hold(struct segments *s, const struct segment_range *r, int64_t until, bool carried)
 {
     if (s->held_count == s->held_cap) {
         uint32_t cap = s->held_cap ? s->held_cap * 2 : 1024;
@@ -255,14 +254,15 @@ static void release_in(struct segments *s, const struct segment_range *r, uint64
         return;
     }
     {
-        MCFS_LOCK_SCOPE(&g->lock);
-        if (!g->allocator)
-            g->known_mono_ms = MCFS_MAX(g->known_mono_ms, until);
+        MCFS_LOCK_SCOPE(&s->held_lock);
+        if (segment_hold(s, r, until, carried) == 0)
+            return;
     }
-    MCFS_LOCK_SCOPE(&s->held_lock);
-    if (hold(s, r, until, carried)) /* never handed out again, rather than too early */
-        mcfs_error("%" PRIu64 " bytes of a memory segment are lost: no memory to remember them",
-                   r->size);
+    /* Never handed out again, rather than too early; nor is what may be mounted there. */
+    mcfs_error("%" PRIu64 " bytes of a memory segment are lost: no memory to remember them",
+               r->size);
+    MCFS_LOCK_SCOPE(&g->lock);
+    g->known_mono_ms = MCFS_MAX(g->known_mono_ms, until);
 }
 
 void segments_release_in(struct segments *s, const struct segment_range *r, uint64_t ms)
@@ -289,6 +289,14 @@ uint32_t segments_release_due(struct segments *s)
             return n;
         segments_release(s, &range);
     }
+}
+
+void segments_add_held(struct segments *s, int64_t beyond_mono_ms, uint64_t *bytes, uint32_t max)
+{
+    MCFS_LOCK_SCOPE(&s->held_lock);
+    for (uint32_t i = 0; i < s->held_count; i++)
+        if (s->held[i].until_mono_ms > beyond_mono_ms && s->held[i].range.segment <= max)
+            bytes[s->held[i].range.segment] += s->held[i].range.size;
 }
 
 bool segments_peek_held(struct segments *s, uint32_t i, struct segment_range *out,
@@ -373,7 +381,7 @@ uint64_t segments_claims_end(struct segments *s, uint64_t ms)
             g->holders++;
             found++;
             MCFS_LOCK_SCOPE(&s->held_lock);
-            hold(s, &r, mcfs_mono_ms() + (int64_t)ms, false);
+            segment_hold(s, &r, mcfs_mono_ms() + (int64_t)ms, false);
         }
         free(g->claimed);
         g->claimed = NULL;

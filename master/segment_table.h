@@ -27,7 +27,8 @@ struct segment {
     int64_t awaited_mono_ms;  /* until when; 0: not yet known */
     int64_t usable_mono_ms;   /* nothing is allocated before */
     int64_t died_mono_ms;
-    int64_t known_mono_ms; /* gone: until when readers may know addresses in it */
+    int64_t known_mono_ms; /* until when addresses in it may be known that are not held */
+    uint64_t kill;         /* gone: which of all that have gone */
     uint64_t *claimed;     /* during a restore: a bit for each node of the allocator */
     uint32_t claimed_nodes;
 };
@@ -43,6 +44,8 @@ struct segments {
     struct segment *all[SEGMENTS_MAX + 1]; /* from 1 on; never freed before the end */
     uint32_t max;
     uint32_t serials, orders;
+    uint64_t kills;         /* how many have gone, */
+    _Atomic uint64_t swept; /* of which so many have been swept */
     _Atomic uint64_t used, capacity, failures;
     pthread_mutex_t held_lock;
     struct held *held; /* a heap, the earliest first */
@@ -55,5 +58,14 @@ struct segment *segment_at(struct segments *s, uint32_t number);
 
 /* Brings its sums up to date; the segment is locked. */
 void segment_count(struct segments *s, struct segment *g);
+
+/* Adds to the held ranges; their lock is held.  0 or -1 without memory. */
+int segment_hold(struct segments *s, const struct segment_range *r, int64_t until_mono_ms,
+                 bool carried);
+
+/* Holds what those who were given it before may be busy in, in a segment that has just been
+ * mounted; the table is locked for writing (segment_again.c). */
+void segment_hold_busy(struct segments *s, struct segment *g, const struct segment_busy *busy,
+                       uint32_t n);
 
 #endif

@@ -63,6 +63,7 @@ static void kill_locked(struct segments *s, struct segment *g)
     set_counted(s, g, false);
     atomic_store(&g->state, SEGMENT_GONE);
     g->died_mono_ms = mcfs_mono_ms();
+    g->kill = ++s->kills;
     mcfs_offset_allocator_free(g->allocator);
     g->allocator = NULL;
     free(g->claimed);
@@ -151,6 +152,7 @@ static void occupy(struct segments *s, struct segment *g, const struct segment_i
     g->holders = 0;
     g->order = ++s->orders;
     g->deadline_mono_ms = g->usable_mono_ms = g->known_mono_ms = 0;
+    g->kill = 0;
     segment_count(s, g);
     set_counted(s, g, true);
     atomic_store(&g->state, state);
@@ -181,9 +183,10 @@ static int make_room(struct segments *s, const struct segment_info *info, uint32
             mcfs_warning("segment %.*s: its memory has been mounted as another one's",
                          g->info.name_len, g->info.name);
             kill_locked(s, g);
-            g->known_mono_ms = now + hold_ms; /* which replicas were there is not known here */
             *gone = true;
         }
+        if (g->kill > atomic_load(&s->swept)) /* which replicas were there is not known yet */
+            g->known_mono_ms = MCFS_MAX(g->known_mono_ms, now + hold_ms);
         *usable = MCFS_MAX(*usable, g->known_mono_ms);
     }
     return 0;
@@ -220,8 +223,24 @@ static int mount_again(struct segments *s, struct segment *g, const struct segme
     return 1;
 }
 
+uint64_t segments_sweep_begin(struct segments *s)
+{
+    pthread_rwlock_rdlock(&s->lock);
+    uint64_t kills = s->kills;
+    pthread_rwlock_unlock(&s->lock);
+    return kills;
+}
+
+void segments_sweep_end(struct segments *s, uint64_t begun)
+{
+    uint64_t swept = atomic_load(&s->swept);
+    while (swept < begun && !atomic_compare_exchange_weak(&s->swept, &swept, begun))
+        ;
+}
+
 int segments_mount(struct segments *s, const struct segment_info *info, uint32_t hold_ms,
-                   bool *gone, struct mcfs_error *err)
+                   const struct segment_busy *busy, uint32_t busy_count, bool *gone,
+                   struct mcfs_error *err)
 {
     int64_t usable = 0;
     *gone = false;
@@ -243,6 +262,7 @@ int segments_mount(struct segments *s, const struct segment_info *info, uint32_t
             occupy(s, g, info, allocator, SEGMENT_OK);
             g->usable_mono_ms = usable;
             g->drains = false;
+            segment_hold_busy(s, g, busy, busy_count);
         }
     }
     pthread_rwlock_unlock(&s->lock);
@@ -514,6 +534,7 @@ void segments_clear(struct segments *s)
         atomic_store(&g->state, SEGMENT_FREE);
     }
     s->orders = 0;
+    atomic_store(&s->swept, s->kills); /* nobody holds anything */
     pthread_rwlock_unlock(&s->lock);
     MCFS_LOCK_SCOPE(&s->held_lock);
     s->held_count = 0;

@@ -68,12 +68,21 @@ void segments_free(struct segments *s);
 
 /* ---- mounting ---- */
 
+/* A range that the writer of a put may be busy in until then. */
+struct segment_busy {
+    struct segment_range range;
+    int64_t until_mono_ms;
+};
+
 /* What a node mounts: id, node, name, endpoint, base and size of `info` count.  hold_ms: how long
- * readers may know addresses of an awaited segment that has to give way.  SEGMENT_ALREADY_EXISTS:
+ * readers may know addresses of a segment that has given way, or is gone and not swept yet.  busy:
+ * ranges of all puts under way; those that were handed out of the same memory, and what is held
+ * there, are held in a new segment, too.  SEGMENT_ALREADY_EXISTS:
  * another node's id, another place than the id has, or one that is taken; INVALID_PARAMS.  *gone: a
  * segment gave way, whose replicas are to be swept. */
 int segments_mount(struct segments *s, const struct segment_info *info, uint32_t hold_ms,
-                   bool *gone, struct mcfs_error *err);
+                   const struct segment_busy *busy, uint32_t busy_count, bool *gone,
+                   struct mcfs_error *err);
 
 /* The number of an id that is there (not gone); 0: none. */
 uint32_t segments_find(struct segments *s, struct mcfs_id id);
@@ -94,6 +103,11 @@ void segments_await_all(struct segments *s, uint64_t ms);
  * there were. */
 uint32_t segments_expire(struct segments *s, bool (*alive)(void *arg, uint32_t node), void *arg);
 
+/* Around a walk that takes out what lies in segments that are gone: afterwards it is known until
+ * when there are readers, and those that went before it began count as swept. */
+uint64_t segments_sweep_begin(struct segments *s);
+void segments_sweep_end(struct segments *s, uint64_t begun);
+
 /* ---- allocating ---- */
 
 struct space_request {
@@ -102,6 +116,7 @@ struct space_request {
     enum segment_strategy strategy;
     const struct mcfs_slice *preferred; /* names, tried first, in this order */
     uint32_t preferred_count;
+    bool again; /* it has been counted as one that found no room */
 };
 
 /* Allocates as many of the replicas as there is room for, at least one, into out; returns how many,
@@ -112,13 +127,16 @@ uint32_t segments_allocate(struct segments *s, const struct space_request *q,
 /* Gives a range back at once. */
 void segments_release(struct segments *s, const struct segment_range *r);
 
-/* Gives it back in so many ms: until then it is nobody's, and not handed out; nor is it when the
- * segment is gone and its node mounts another one there. */
+/* Gives it back in so many ms: until then it is nobody's, and not handed out, also when the segment
+ * is gone and its node mounts another one there. */
 void segments_release_in(struct segments *s, const struct segment_range *r, uint64_t ms);
 
 /* The same for a range that a snapshot held already, which segments_peek_held leaves out: what was
  * written of it is written again. */
 void segments_hold_carried(struct segments *s, const struct segment_range *r, uint64_t ms);
+
+/* Adds up what is held beyond a time, by the number of its segment, up to `max`. */
+void segments_add_held(struct segments *s, int64_t beyond_mono_ms, uint64_t *bytes, uint32_t max);
 
 /* Gives back what is due; returns how many ranges that were. */
 uint32_t segments_release_due(struct segments *s);

@@ -4,6 +4,7 @@
 #include "common/clock.h"
 #include "master/evict.h"
 #include "master/master.h"
+#include "master/waiting.h"
 
 #include <unistd.h>
 
@@ -80,6 +81,7 @@ int method_status(struct master *m, struct mcfs_rpc_request *r, struct mcfs_erro
         {"memory_used_bytes", (int64_t)memory.used},
         {"memory_held_bytes", (int64_t)memory.held_bytes},
         {"allocation_failures", (int64_t)memory.failures},
+        {"waiting_puts", waiting_puts_count(m->waiting)},
         {"memory_evicted_objects", (int64_t)evicted.objects},
         {"memory_evicted_bytes", (int64_t)evicted.bytes},
         {"rpc_connections", (int64_t)connections},

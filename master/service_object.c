@@ -247,8 +247,7 @@ int method_put_start(struct master *m, struct mcfs_rpc_request *r, struct mcfs_e
     uint64_t session, version;
     struct put_start p = {0};
     struct memory_config memory;
-    memory.given = memory.has_strategy = false;
-    memory.preferred_count = 0;
+    memory_config_init(&memory);
     if (!read_caller(&r->params, &session, &p.tenant) || !mp_read_raw(&r->params, &p.key) ||
         !mp_read_uint(&r->params, &p.size) || !mp_read_bool(&r->params, &p.upsert) ||
         (r->params_count > 5 && !read_config(&r->params, &p, &memory)))
@@ -256,7 +255,7 @@ int method_put_start(struct master *m, struct mcfs_rpc_request *r, struct mcfs_e
     if (session_node(m, session, &p.client, err))
         return -1;
     if (memory.given)
-        return put_start_in_memory(m, &p, &memory, r->result, err);
+        return put_start_in_memory(m, &p, &memory, r, err);
     if (directory_put_start(m->directory, &p, &version, err))
         return -1;
     mp_put_array(r->result, 1);

@@ -6,6 +6,7 @@
 #include "common/id.h"
 #include "common/log.h"
 #include "master/evict.h"
+#include "master/waiting.h"
 
 #include <inttypes.h>
 
@@ -19,6 +20,13 @@ static bool read_strategy(struct mp_reader *p, enum segment_strategy *to)
     return mp_read_str(p, &name) && segment_strategy_parse(name, to);
 }
 
+void memory_config_init(struct memory_config *c)
+{
+    c->given = c->has_strategy = false; /* the names need no zeroes */
+    c->preferred_count = 0;
+    c->wait_ms = PUT_WAIT_MS;
+}
+
 bool read_memory_config(struct mp_reader *p, struct mcfs_slice name, struct memory_config *to)
 {
     if (mcfs_slice_eq(name, MCFS_SLICE_LITERAL("replica_num"))) {
@@ -29,6 +37,8 @@ bool read_memory_config(struct mp_reader *p, struct mcfs_slice name, struct memo
         to->has_strategy = true;
         return read_strategy(p, &to->strategy);
     }
+    if (mcfs_slice_eq(name, MCFS_SLICE_LITERAL("wait_ms")))
+        return mp_read_uint(p, &to->wait_ms) && to->wait_ms <= PUT_WAIT_MAX_MS;
     if (!mcfs_slice_eq(name, MCFS_SLICE_LITERAL("preferred_segments")) ||
         !mp_read_array(p, &to->preferred_count) || to->preferred_count > PREFERRED_MAX)
         return false;
@@ -38,25 +48,23 @@ bool read_memory_config(struct mp_reader *p, struct mcfs_slice name, struct memo
     return true;
 }
 
-int put_start_in_memory(struct master *m, const struct put_start *p, const struct memory_config *c,
-                        struct mcfs_buf *result, struct mcfs_error *err)
+int put_begin_in_memory(struct master *m, const struct put_start *p, const struct memory_config *c,
+                        bool again, uint64_t *version, bool *full, struct mcfs_buf *result,
+                        struct mcfs_error *err)
 {
-    struct memory_put put = {.replica_num = c->replica_num,
+    struct memory_put put = {.again = again,
+                             .replica_num = c->replica_num,
                              .strategy = c->strategy,
                              .preferred = c->preferred,
                              .preferred_count = c->preferred_count};
-    uint64_t version;
-    if (!p->client)
-        return mcfs_fail(err, MCFS_ILLEGAL_CLIENT,
-                         "a put into memory is ended by a node: it needs a session");
     if (!c->has_strategy)
         segment_strategy_parse(mcfs_slice_str(m->flags.allocation_strategy), &put.strategy);
-    int rc = directory_put_start_memory(m->directory, p, &put, &version, err);
-    evictor_wake(m->evictor, put.full);
+    int rc = directory_put_start_memory(m->directory, p, &put, version, err);
+    *full = put.full;
     if (rc)
         return -1;
     mp_put_array(result, 2);
-    mp_put_uint(result, version);
+    mp_put_uint(result, *version);
     mp_put_array(result, put.count);
     for (uint32_t i = 0; i < put.count; i++) {
         struct segment_info g = {0};
@@ -69,6 +77,21 @@ int put_start_in_memory(struct master *m, const struct put_start *p, const struc
         mp_put_uint(result, put.replicas[i].range.size);
     }
     return 0;
+}
+
+int put_start_in_memory(struct master *m, const struct put_start *p, const struct memory_config *c,
+                        struct mcfs_rpc_request *r, struct mcfs_error *err)
+{
+    uint64_t version;
+    bool full;
+    if (!p->client)
+        return mcfs_fail(err, MCFS_ILLEGAL_CLIENT,
+                         "a put into memory is ended by a node: it needs a session");
+    int rc = put_begin_in_memory(m, p, c, false, &version, &full, r->result, err);
+    if (rc && full && c->wait_ms && waiting_puts_add(m->waiting, r, p, c, err) == 0)
+        return 0;
+    evictor_wake(m->evictor, full);
+    return rc;
 }
 
 /* ---- methods ---- */
@@ -112,8 +135,7 @@ int method_mount_segment(struct master *m, struct mcfs_rpc_request *r, struct mc
         return mcfs_fail(err, MCFS_INVALID_PARAMS,
                          "a segment's name and endpoint have at most %d bytes", SEGMENT_TEXT_MAX);
     if (read_session(m, r, session, &g.node, err) ||
-        segments_mount(directory_segments(m->directory), &g,
-                       (uint32_t)m->flags.default_kv_lease_ttl_ms, &gone, err))
+        directory_mount_segment(m->directory, &g, &gone, err))
         return -1;
     if (gone)
         sweep(m, "mounted in the place of another", &g, &swept);

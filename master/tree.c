@@ -3,6 +3,7 @@
 
 #include "common/cleanup.h"
 #include "common/hash.h"
+#include "master/big_array.h"
 
 #define DIR_UNIT 16
 #define TABLES 256
@@ -51,6 +52,17 @@ static uint32_t *children(struct dir *d)
     return d->cap > INLINE_CHILDREN ? d->many : d->few;
 }
 
+static size_t bytes_of(uint32_t children)
+{
+    return (size_t)children * sizeof(uint32_t);
+}
+
+static void free_children(struct dir *d)
+{
+    if (d->cap > INLINE_CHILDREN)
+        big_array_free(d->many, bytes_of(d->cap));
+}
+
 static uint64_t name_hash(uint32_t parent, uint32_t tenant, struct mcfs_slice name)
 {
     return mcfs_hash_seed(name.data, name.len, parent ? parent : (uint64_t)tenant << 32);
@@ -82,8 +94,8 @@ void tree_free(struct tree *t)
     for (unsigned i = 0; i < TABLES; i++) {
         struct dir_table *table = &t->tables[i];
         for (uint32_t k = 0; table->slots && k <= table->mask; k++)
-            if (table->slots[k] && at(t, table->slots[k])->cap > INLINE_CHILDREN)
-                free(at(t, table->slots[k])->many);
+            if (table->slots[k])
+                free_children(at(t, table->slots[k]));
         free(table->slots);
     }
     arena_free_all(t->arena);
@@ -177,7 +189,7 @@ static uint32_t add_child(struct dir *d, uint32_t child)
             uint32_t cap = d->cap ? d->cap * 2 : INLINE_CHILDREN;
             if (cap > INLINE_CHILDREN) {
                 uint32_t *old = d->cap > INLINE_CHILDREN ? d->many : NULL;
-                uint32_t *many = realloc(old, (size_t)cap * sizeof(*many));
+                uint32_t *many = big_array_grow(old, bytes_of(d->cap), bytes_of(cap));
                 if (!many)
                     return UINT32_MAX;
                 if (!old)
@@ -267,8 +279,7 @@ void tree_prune(struct tree *t, uint32_t dir)
         if (d->count || !parent)
             return;
         table_del(t, dir);
-        if (d->cap > INLINE_CHILDREN)
-            free(d->many);
+        free_children(d);
         arena_free(t->arena, 0, dir, (uint32_t)(sizeof(struct dir) + d->name_len));
         t->count--;
         struct dir *up = at(t, parent);

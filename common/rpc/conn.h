@@ -49,6 +49,9 @@ int conn_send(struct mcfs_rpc_conn *c, const void *data, size_t len,
 /* Goes on sending the queue when the socket has room again.  Returns -1 when it is broken. */
 int conn_flush(struct mcfs_rpc_conn *c);
 
+/* Appends error and result of an answer that is an error. */
+void rpc_put_error(struct mcfs_buf *b, const struct mcfs_error *e);
+
 /* Marks the connection gone and drops its queue; notify fails from then on. */
 void conn_shut(struct mcfs_rpc_conn *c);
 

@@ -48,13 +48,19 @@ struct mcfs_rpc_file {
     void *arg;
 };
 
+/* An answer that is not given in the handler. */
+struct mcfs_rpc_later;
+
 struct mcfs_rpc_request {
     struct mcfs_rpc_conn *conn;
+    uint32_t msgid;
+    bool notification; /* nobody waits for an answer */
     struct mcfs_slice method;
     struct mp_reader params; /* at the params array; bytes are valid during the call only */
     uint32_t params_count;   /* its length; the reader stands behind the array's head */
     struct mcfs_buf *result; /* append exactly one value; for a file: end with mp_put_bin_header */
-    struct mcfs_rpc_file file; /* fd -1 unless the handler sets it */
+    struct mcfs_rpc_file file;    /* fd -1 unless the handler sets it */
+    struct mcfs_rpc_later *later; /* NULL unless mcfs_rpc_answer_later was called */
 };
 
 /* Answers one request: 0, or -1 with err set (the result is dropped).  Runs in a loop thread and
@@ -104,6 +110,21 @@ void mcfs_rpc_conn_unref(struct mcfs_rpc_conn *c);
  * connection is gone or its peer does not read. */
 int mcfs_rpc_conn_notify(struct mcfs_rpc_conn *c, const char *method,
                          const struct mcfs_buf *params);
+
+/* The handler returns 0 without a result, and mcfs_rpc_later_send gives the answer; requests behind
+ * this one are answered before it.  NULL for a notification, or without memory. */
+struct mcfs_rpc_later *mcfs_rpc_answer_later(struct mcfs_rpc_request *r);
+
+/* Sends the answer from any thread: `result`, one encoded value, or what err says when it is NULL;
+ * frees `later`.  Returns -1 when nobody is there to hear it. */
+int mcfs_rpc_later_send(struct mcfs_rpc_later *later, const struct mcfs_buf *result,
+                        const struct mcfs_error *err);
+
+/* Frees it without an answer, as when the server has stopped. */
+void mcfs_rpc_later_free(struct mcfs_rpc_later *later);
+
+/* Whether the caller has left. */
+bool mcfs_rpc_later_is_gone(const struct mcfs_rpc_later *later);
 
 /* The key that the caller has proven, for use in handlers; NULL on a connection that needs none. */
 const struct mcfs_rpc_key *mcfs_rpc_conn_key(const struct mcfs_rpc_conn *c);

@@ -248,15 +248,6 @@ static void accept_all(struct mcfs_rpc_server *s, const struct listener *listene
     }
 }
 
-static void put_error(struct mcfs_buf *b, const struct mcfs_error *e)
-{
-    mp_put_array(b, 3);
-    mp_put_int(b, e->code);
-    mp_put_int(b, e->errnum);
-    mp_put_cstr(b, e->msg);
-    mp_put_nil(b);
-}
-
 static bool is_hello(const struct mcfs_rpc_message *m)
 {
     return mcfs_slice_eq(m->method, MCFS_SLICE_LITERAL(AUTH_HELLO));
@@ -289,10 +280,13 @@ static int answer(struct loop *l, struct mcfs_rpc_conn *c, const struct mcfs_rpc
     struct mcfs_rpc_server *s = l->server;
     struct mcfs_error e = MCFS_ERROR_INIT;
     struct mcfs_rpc_request r = {.conn = c,
+                                 .msgid = m->msgid,
+                                 .notification = m->kind == 2,
                                  .method = m->method,
                                  .params = mp_reader(m->body.data, m->body.len),
                                  .result = &l->reply,
                                  .file = {.fd = -1}};
+    size_t begin = l->reply.len;
     mp_read_array(&r.params, &r.params_count);
     if (m->kind == 0) {
         mp_put_array(&l->reply, 4);
@@ -305,8 +299,8 @@ static int answer(struct loop *l, struct mcfs_rpc_conn *c, const struct mcfs_rpc
                                     : s->config.handler(s->config.arg, &r, &e);
     bool refused = rc && c->auth;
     atomic_fetch_add_explicit(&l->requests, 1, memory_order_relaxed);
-    if (m->kind == 2) {
-        l->reply.len = at;
+    if (m->kind == 2 || r.later) {
+        l->reply.len = begin;
         return refused ? -1 : 0;
     }
     if (rc == 0 && l->reply.failed) {
@@ -315,7 +309,7 @@ static int answer(struct loop *l, struct mcfs_rpc_conn *c, const struct mcfs_rpc
     }
     if (rc) {
         l->reply.len = at;
-        put_error(&l->reply, &e);
+        rpc_put_error(&l->reply, &e);
     }
     if (refused)
         return -1; /* its caller sends the answer first */

@@ -79,10 +79,11 @@ static int put_end(struct node *n, const struct mcfs_master_put_end *end,
     return 0;
 }
 
-/* Ends a put whose bytes are in the store under end->version.  `session`: in which it was started;
+/* Ends a put whose bytes are in the store under end->version, unless it renames an object that the
+ * store does not have.  `session`: in which it was started;
  * when the master was restarted since, its successor is told of the put first, and the bytes get
  * the version that it gives. */
-static int publish(struct node *n, struct mcfs_master_put_end *end, uint64_t session,
+static int publish(struct node *n, struct mcfs_master_put_end *end, uint64_t session, bool stored,
                    struct mcfs_master_put_result *out, const struct mcfs_cancel *cancel,
                    struct mcfs_error *err)
 {
@@ -94,7 +95,8 @@ static int publish(struct node *n, struct mcfs_master_put_end *end, uint64_t ses
         if (mcfs_master_put_start(n->master, end->tenant, end->key,
                                   end->from_version ? 0 : end->size, true, &version, cancel, err))
             return -1;
-        if (n->ops->rekey(n->store, end->tenant, end->key, end->version, end->key, version, err)) {
+        if (stored &&
+            n->ops->rekey(n->store, end->tenant, end->key, end->version, end->key, version, err)) {
             mcfs_master_put_revoke(n->master, version, NULL);
             return -1;
         }
@@ -137,7 +139,7 @@ static int put_locked(struct node *n, const struct node_put *p, struct node_put_
                                       .no_replace = p->no_replace};
     struct mcfs_master_put_result result;
     hold_cover(n->holds, p->tenant, p->key);
-    if (publish(n, &end, session, &result, cancel, err)) {
+    if (publish(n, &end, session, true, &result, cancel, err)) {
         /* An interrupted or unanswered PutEnd may have been carried out: the bytes stay until the
          * next inventory says whose they are. */
         if (err->errnum != EINTR && err->code != MCFS_RPC_FAIL) {
@@ -249,7 +251,9 @@ static int rename_object(struct node *n, struct mcfs_slice tenant, struct mcfs_s
     /* No bytes are added: the master makes the room that they take out of what goes. */
     if (mcfs_master_put_start(n->master, tenant, to, 0, true, &version, cancel, err))
         return -1;
-    if (n->ops->rekey(n->store, tenant, from, object->version, to, version, err)) {
+    bool stored = n->ops->rekey(n->store, tenant, from, object->version, to, version, err) == 0;
+    /* What lies in memory segments alone is no node's to be given another name. */
+    if (!stored && (err->code != MCFS_REPLICA_IS_GONE || !node_is_in_memory_alone(object))) {
         mcfs_master_put_revoke(n->master, version, NULL);
         if (err->code != MCFS_REPLICA_IS_GONE)
             return -1;
@@ -266,9 +270,10 @@ static int rename_object(struct node *n, struct mcfs_slice tenant, struct mcfs_s
                                       .from_version = object->version};
     struct mcfs_master_put_result result;
     hold_cover(n->holds, tenant, to);
-    if (publish(n, &end, session, &result, cancel, err)) {
+    if (publish(n, &end, session, stored, &result, cancel, err)) {
         if (err->errnum != EINTR && err->code != MCFS_RPC_FAIL) {
-            if (n->ops->rekey(n->store, tenant, to, end.version, from, object->version, NULL))
+            if (stored &&
+                n->ops->rekey(n->store, tenant, to, end.version, from, object->version, NULL))
                 mcfs_warning("%.*s: cannot take a rename back", (int)MCFS_MIN(from.len, 200),
                              from.data);
             mcfs_master_put_revoke(n->master, end.version, NULL);

@@ -101,7 +101,8 @@ int node_finish_exchange(struct node *n, struct mcfs_error *err)
     return 0;
 }
 
-/* The object as the master knows it, stored by this node.  *first gets the version that it had
+/* The object as the master knows it, stored by this node, or by none: then the store's part of the
+ * exchange finds nothing to do for it.  *first gets the version that it had
  * where it was. */
 static int bring(struct node *n, struct mcfs_slice tenant, struct mcfs_slice key,
                  struct mcfs_master_object *object, uint64_t *first,
@@ -114,7 +115,8 @@ static int bring(struct node *n, struct mcfs_slice tenant, struct mcfs_slice key
             return -1;
         if (object->version != out.version)
             *first = object->version;
-        if (n->ops->locate(n->store, tenant, key, object->version, &place, NULL) == 0)
+        if (n->ops->locate(n->store, tenant, key, object->version, &place, NULL) == 0 ||
+            node_is_in_memory_alone(object))
             return 0;
         if (node_copy_here(n, tenant, key, object, key, false, &out, cancel, err))
             return -1;

@@ -54,6 +54,8 @@ void node_peers_free(struct node *n);
 
 /* replica_reader.c: whether a replica can be read from another node. */
 bool node_replica_is_remote(struct node *n, const struct mcfs_master_replica *r);
+/* Whether memory segments have the object and no node's store does. */
+bool node_is_in_memory_alone(const struct mcfs_master_object *o);
 
 /* Nothing to do for a wait that is watched. */
 static inline void may_wait(const struct node *n, const struct mcfs_cancel *cancel)

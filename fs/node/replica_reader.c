@@ -54,6 +54,17 @@ bool node_replica_is_remote(struct node *n, const struct mcfs_master_replica *r)
     return readable(r) && !is_here(n, r);
 }
 
+bool node_is_in_memory_alone(const struct mcfs_master_object *o)
+{
+    bool memory = false;
+    for (uint32_t i = 0; i < o->replica_count; i++) {
+        if (o->replicas[i].type != MCFS_REPLICA_MEMORY)
+            return false;
+        memory |= o->replicas[i].status == MCFS_REPLICA_COMPLETE;
+    }
+    return memory;
+}
+
 /* Whether reading the value needs no disk, as far as its ends tell. */
 static bool is_cached(int fd, uint64_t offset, uint64_t length)
 {

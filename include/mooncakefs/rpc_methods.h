@@ -63,8 +63,8 @@
       "Begins a put; OBJECT_ALREADY_EXISTS unless replacing is meant.  config is a map with any "  \
       "of "                                                                                        \
       "soft_pin_ms (nil: the default's), hard_pin and group; without it a replaced object's "      \
-      "stay.  With replica_num, and preferred_segments and allocation_strategy beside it, the "    \
-      "bytes go into memory segments, where the answer says.")                                     \
+      "stay.  With replica_num, and preferred_segments, allocation_strategy and wait_ms (for "     \
+      "room) beside it, the bytes go into memory segments, where the answer says.")                \
     X(PUT_END, "PutEnd",                                                                           \
       "[session, tenant, key, version, size, mode, uid, gid, mtime_ns, data_type, no_replace?, "   \
       "from key or nil, from version]",                                                            \

@@ -59,7 +59,7 @@ static ssize_t store_read(struct mcfs_object_store *store, const char *name, uin
 {
     struct client_store *s = (struct client_store *)store;
     char id[32];
-    const char *file;
+    const char *file = NULL;
     size_t done = 0;
     if (strcmp(name, ROOT "latest.txt") == 0)
         return read_latest(s, off, buf, len, err);

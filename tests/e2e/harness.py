@@ -145,7 +145,7 @@ class Mount:
         self.env = dict(os.environ, **(env or {}))
         # What a sanitizer finds in a daemon goes where World.close looks for it.
         for name in ("ASAN_OPTIONS", "TSAN_OPTIONS", "UBSAN_OPTIONS"):
-            self.env[name] = os.environ.get(name, "") + f":log_path={self.state}/sanitizer"
+            self.env[name] = self.env.get(name, "") + f":log_path={self.state}/sanitizer"
         world.mounts.append(self)
         if not expect_failure:
             self.start()

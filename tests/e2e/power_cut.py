@@ -11,9 +11,19 @@ What is assumed of the file system, on the cautious side of what ext4 and XFS do
 import os
 import random
 import struct
+import subprocess
 
+from harness import BUILD
+
+RECORD = os.path.join(BUILD, "tests/preload/librecord_calls.so")
 SECTOR = 512
 HEAD = struct.Struct("<4I3Q")
+
+
+def preload_for(program):
+    """The record's library, behind the sanitizer's where the program has one."""
+    needed = subprocess.run(["ldd", program], stdout=subprocess.PIPE, text=True).stdout
+    return " ".join([line.split()[2] for line in needed.splitlines() if "libasan" in line or "libtsan" in line] + [RECORD])
 
 
 class Call:

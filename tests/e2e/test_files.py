@@ -10,7 +10,7 @@ import subprocess
 import threading
 
 import pytest
-from harness import Mount, run
+from harness import Mount, run, wait_until
 
 
 def read(path):
@@ -112,7 +112,8 @@ def test_temporary_name_is_published_by_rename(mount):
     os.rename(mount.key("x.tmp"), mount.key("x"))
     assert read(mount.key("x")) == data
     assert b"x\n" in mount.ctl("ls").stdout
-    assert os.listdir(os.path.join(mount.state, "staging")) == []
+    staging = os.path.join(mount.state, "staging")  # where empty files may lie ready
+    assert [n for n in os.listdir(staging) if os.path.getsize(os.path.join(staging, n))] == []
 
 
 def test_temporary_names_survive_restart(mount):
@@ -487,3 +488,40 @@ def test_seek_data_and_hole(mount):
             with pytest.raises(OSError) as e:
                 os.lseek(f.fileno(), 100000, whence)
             assert e.value.errno == errno.ENXIO
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts a file system")
+@pytest.mark.parametrize("name", ["x.tmp", "x"])
+def test_a_disk_that_is_full(world, name):
+    """Long writes are acknowledged before they are made: what then fails is told by a later write or by close, and what is
+    not whole gets no other name and is shown to nobody else."""
+    disk = world.path("disk")
+    os.mkdir(disk)
+    run("mount", "-t", "tmpfs", "-o", "size=24m", "none", disk)
+    try:
+        mount = Mount(world, state=os.path.join(disk, "state"), options=["capacity=1g"])
+        fd = os.open(mount.key(name), os.O_WRONLY | os.O_CREAT, 0o644)
+        with pytest.raises(OSError) as e:
+            try:
+                for _ in range(40):
+                    os.write(fd, b"x" * (1 << 20))
+            finally:
+                os.close(fd)
+        assert e.value.errno == errno.ENOSPC
+        if name == "x.tmp":
+            with pytest.raises(OSError) as e:
+                os.rename(mount.key(name), mount.key("x"))
+            assert e.value.errno == errno.ENOSPC
+            with open(mount.key(name), "wb") as f:  # and is written anew
+                f.write(b"new")
+            os.rename(mount.key(name), mount.key("x"))
+            assert read(mount.key("x")) == b"new"
+        else:
+            assert not os.path.exists(mount.key("x"))
+        wait_until(lambda: os.statvfs(disk).f_bavail * 4096 > 12 << 20, what="room that comes back")  # with RELEASE
+        with open(mount.key("y"), "wb", buffering=0) as f:
+            f.write(b"y" * (3 << 20))
+        assert read(mount.key("y")) == b"y" * (3 << 20)
+        mount.umount()
+    finally:
+        run("umount", "-l", disk)

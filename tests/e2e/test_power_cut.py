@@ -13,20 +13,13 @@ import tempfile
 
 import pytest
 from harness import BUILD
-from power_cut import Disk, Promises, read_log
+from power_cut import Disk, Promises, preload_for, read_log
 
 WORKER = os.path.join(BUILD, "tests/crash/store_worker")
-RECORD = os.path.join(BUILD, "tests/preload/librecord_calls.so")
 BACKENDS = ["bucket_storage_backend", "file_per_key_storage_backend", "offset_allocator_storage_backend",
             "offset_allocator_storage_backend:strict"]
 STATES = int(os.environ.get("MCFS_POWER_CUT_STATES", "6"))
 ALL = os.environ.get("MCFS_POWER_CUT") == "all"
-
-
-def preload():
-    """The record's library, behind the sanitizer's where the worker has one."""
-    needed = subprocess.run(["ldd", WORKER], stdout=subprocess.PIPE, text=True).stdout
-    return " ".join([line.split()[2] for line in needed.splitlines() if "libasan" in line or "libtsan" in line] + [RECORD])
 
 
 class Checker:
@@ -69,7 +62,7 @@ def scratch():
 def record(scratch, backend, seed, operations):
     root, log = os.path.join(scratch, "root"), os.path.join(scratch, "log")
     os.mkdir(root)
-    env = dict(os.environ, LD_PRELOAD=preload(), MCFS_RECORD=log, MCFS_RECORD_DIR=root)
+    env = dict(os.environ, LD_PRELOAD=preload_for(WORKER), MCFS_RECORD=log, MCFS_RECORD_DIR=root)
     subprocess.run([WORKER, "work", root, backend, str(seed), str(operations)], env=env, check=True)
     return read_log(log)
 
@@ -129,7 +122,7 @@ def run_failing(scratch, backend, how, at):
     if os.path.exists(log):
         os.unlink(log)
     os.mkdir(root)
-    env = dict(os.environ, LD_PRELOAD=preload(), MCFS_RECORD=log, MCFS_RECORD_DIR=root, MCFS_FAIL_AT=str(at), MCFS_FAIL_HOW=how)
+    env = dict(os.environ, LD_PRELOAD=preload_for(WORKER), MCFS_RECORD=log, MCFS_RECORD_DIR=root, MCFS_FAIL_AT=str(at), MCFS_FAIL_HOW=how)
     r = subprocess.run([WORKER, "work", root, backend, "5", "60"], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert r.returncode == 0, (how, at, r.returncode, r.stderr[-2000:])
     promises = Promises()

@@ -109,3 +109,57 @@ def test_rereads_within_the_lease_ask_nobody(world):
         os.stat(a.key("f"))
     after = a.stats()
     assert after["fuse_lookups_total"] - before["fuse_lookups_total"] <= 5
+
+
+def publish(directory, name, data):
+    with open(os.path.join(directory, name + ".tmp"), "wb", buffering=0) as f:
+        f.write(data)
+    os.rename(os.path.join(directory, name + ".tmp"), os.path.join(directory, name))
+
+
+@pytest.mark.parametrize("made_here", [True, False])
+def test_requests_of_a_publication(mount, made_here):
+    """Two look-ups (the temporary name, the final one), the put's beginning and its end; where the mount has no attributes
+    of the directory, once its mtime. Names that are asked for once a second, and pings, come on top."""
+    directory = mount.key("d")
+    os.mkdir(directory)
+    publish(directory, "first", b"x")
+    if not made_here:
+        mount.umount()
+        os.unlink(os.path.join(mount.state, "directories"))
+        mount.start()
+    count = 200
+    publish(directory, "warm", b"x")
+    began, before = time.monotonic(), mount.stats()["master_calls_total"]
+    for i in range(count):
+        publish(directory, f"f{i}", b"x" * 1000)
+    calls, seconds = mount.stats()["master_calls_total"] - before, time.monotonic() - began
+    assert calls <= count * (4 if made_here else 5) + 10 * (seconds + 1)
+
+
+@pytest.mark.parametrize("made_here", [True, False])
+def test_mtime_of_a_directory_shows_own_changes_at_once(mount, made_here):
+    directory = mount.key("d")
+    os.mkdir(directory)
+    publish(directory, "first", b"x")
+    if not made_here:
+        mount.umount()
+        os.unlink(os.path.join(mount.state, "directories"))
+        mount.start()
+    for i in range(5):
+        before = os.stat(directory).st_mtime_ns
+        publish(directory, f"f{i}", b"x")
+        assert os.stat(directory).st_mtime_ns > before
+
+
+def test_a_directory_stays_when_its_only_temporary_name_moves_out(mount):
+    """And so does one that loses its last key by unlink."""
+    os.makedirs(mount.key("from"))
+    os.makedirs(mount.key("to"))
+    with open(mount.key("from", "x.tmp"), "wb") as f:
+        f.write(b"x")
+    os.rename(mount.key("from", "x.tmp"), mount.key("to", "x"))
+    assert sorted(os.listdir(mount.keys)) == ["from", "to"]
+    publish(mount.key("from"), "y", b"y")
+    os.unlink(mount.key("from", "y"))
+    assert os.listdir(mount.key("from")) == []

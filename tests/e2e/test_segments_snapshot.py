@@ -37,6 +37,7 @@ def fill(node, prefix, size):
     """Puts until there is no room; where everything went."""
     where = {}
     while True:
+        node.ping()
         try:
             _, got = node.put(f"{prefix}{len(where)}", size, hard_pin=True)
             where[f"{prefix}{len(where)}"] = [(w[1], w[3], w[4]) for w in got]

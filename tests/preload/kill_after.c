@@ -16,6 +16,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 static int first_pid;
@@ -119,6 +120,34 @@ ssize_t write(int fd, const void *data, size_t len)
         die();
     }
     return after(n, syscall(SYS_write, fd, data, len));
+}
+
+ssize_t pwrite64(int fd, const void *data, size_t len, off64_t off)
+{
+    int n = count();
+    if (n && n == stop_after && stop_half) {
+        syscall(SYS_pwrite64, fd, data, len / 2, off);
+        die();
+    }
+    return after(n, syscall(SYS_pwrite64, fd, data, len, off));
+}
+
+ssize_t pwritev64(int fd, const struct iovec *iov, int count_of, off64_t off)
+{
+    int n = count();
+    return after(n, syscall(SYS_pwritev, fd, iov, count_of, off, 0));
+}
+
+int ftruncate64(int fd, off64_t len)
+{
+    int n = count();
+    return (int)after(n, syscall(SYS_ftruncate, fd, len));
+}
+
+int renameat2(int from_dir, const char *from, int to_dir, const char *to, unsigned flags)
+{
+    int n = count();
+    return (int)after(n, syscall(SYS_renameat2, from_dir, from, to_dir, to, flags));
 }
 
 int fsync(int fd)

@@ -311,6 +311,35 @@ static int restore_into(const struct snap_object *o, void *arg, struct mcfs_erro
     return directory_restore(arg, o, err) == 1 ? 0 : -1;
 }
 
+static atomic_bool changes_are_over;
+
+static void *collapse_main(void *arg)
+{
+    while (!atomic_load(&changes_are_over))
+        directory_collapse(arg);
+    return NULL;
+}
+
+/* As a checkpoint's end does; the thread sanitizer sees whether it looks at what changes. */
+Test(directory, pages_are_put_together_beside_changes)
+{
+    struct directory *d = make(0);
+    pthread_t thread;
+    char key[64];
+    cr_assert_eq(pthread_create(&thread, NULL, collapse_main, d), 0);
+    for (int i = 0; i < 6000; i++) { /* slabs are taken, and given back */
+        uint64_t removed;
+        snprintf(key, sizeof(key), "k%d", i / 2 % 1000);
+        if (i % 2 == 0)
+            put(d, 1, key, 1);
+        else
+            directory_remove(d, TENANT, mcfs_slice_str(key), 0, 1, true, &removed, NULL);
+    }
+    atomic_store(&changes_are_over, true);
+    pthread_join(thread, NULL);
+    directory_free(d);
+}
+
 Test(directory, image_of_one_makes_an_equal_other)
 {
     struct directory *a = make(1000), *b = make(1000);

@@ -150,10 +150,13 @@ static atomic_bool checkpoint_over;
 static void *watch_memory(void *arg)
 {
     struct bench *b = arg;
+    uint64_t before = 0;
     while (!atomic_load(&checkpoint_over)) {
+        /* One reading alone may have met the child's beginning or end. */
         uint64_t now = bench_memory(b->pid);
-        memory_peak = MCFS_MAX(memory_peak, now);
-        usleep(100000);
+        memory_peak = MCFS_MAX(memory_peak, MCFS_MIN(before, now));
+        before = now;
+        usleep(50000);
     }
     return NULL;
 }

@@ -88,9 +88,12 @@ static uint64_t children_bytes(pid_t pid, const char *field)
     return sum;
 }
 
+/* A child that begins or ends in between is left out: what it shares would be counted whole with
+ * the parent, and by halves with it. */
 uint64_t bench_memory(pid_t pid)
 {
-    return field_bytes(pid, "Pss") + children_bytes(pid, "Pss");
+    uint64_t before = children_bytes(pid, "Pss"), own = field_bytes(pid, "Pss");
+    return own + MCFS_MIN(before, children_bytes(pid, "Pss"));
 }
 
 uint64_t bench_children_private(pid_t pid)
