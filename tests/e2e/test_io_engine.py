@@ -9,11 +9,10 @@ import time
 
 import pytest
 from harness import BUILD, Mount, wait_until
+from power_cut import preload_for
 
 BACKENDS = ["bucket_storage_backend", "file_per_key_storage_backend", "offset_allocator_storage_backend"]
 WORKER = os.path.join(BUILD, "tests/crash/batch_worker")
-# Makes liburing's set-up answer ENOSYS, as a kernel without io_uring does; it records nothing here.
-NO_URING = os.path.join(BUILD, "tests/preload/librecord_calls.so")
 REFUSED = "io_uring cannot be used: Function not implemented"
 
 
@@ -24,15 +23,10 @@ def engine(m):
     return m.config()["io_engine"], in_use
 
 
-def sanitizer():
-    """A sanitizer's library has to come before any other."""
-    needed = subprocess.run(["ldd", WORKER], stdout=subprocess.PIPE, text=True).stdout
-    return [line.split()[2] for line in needed.splitlines() if "libasan" in line or "libtsan" in line]
-
-
 @pytest.fixture
 def without_uring():
-    return {"LD_PRELOAD": " ".join(sanitizer() + [NO_URING])}
+    """The record's library makes liburing's set-up answer ENOSYS, as a kernel without io_uring does; it records nothing here."""
+    return {"LD_PRELOAD": preload_for(WORKER)}
 
 
 @pytest.mark.parametrize("options,variable,said", [
