@@ -6,12 +6,12 @@
 #include "common/file.h"
 #include "common/log.h"
 #include "master/copied.h"
-#include "master/modest.h"
 #include "master/segments_image.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -134,9 +134,20 @@ static int child_write(struct checkpointer *c, struct mcfs_object_store *store,
     return snap_writer_commit(ch.writer, err);
 }
 
+/* Modest: the child yields to the parent, and is the one to go when memory is short. */
 static void child_settle(void)
 {
-    be_modest();
+    struct sched_param param = {0};
+    int fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
+    if (fd >= 0) {
+        if (write(fd, "500", 3) < 0)
+            mcfs_debug("oom_score_adj: %s", strerror(errno));
+        close(fd);
+    }
+    if (sched_setscheduler(0, SCHED_BATCH, &param))
+        mcfs_debug("SCHED_BATCH: %s", strerror(errno));
+    if (nice(10) < 0)
+        mcfs_debug("nice: %s", strerror(errno));
     signal(SIGTERM, SIG_DFL);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     prctl(PR_SET_NAME, "checkpoint");
