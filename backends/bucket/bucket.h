@@ -98,7 +98,8 @@ struct entry {
     _Atomic(enum check_state) checked; /* since the store was opened */
     bool key_inline;                   /* the storage key lies before the value */
     bool moved;                        /* its PUT record is to say so */
-    bool bare; /* on disk without "default", 0x00: from before Mooncake had tenants */
+    bool bare;      /* on disk without "default", 0x00: from before Mooncake had tenants */
+    char own_key[]; /* where `key` lies until the object gets another name */
 };
 
 /* A put of (key, version) that is under way. */
@@ -211,6 +212,9 @@ int index_end_put(struct store *s, struct index_stripe *stripe, struct pending_p
 
 struct entry *entry_new(struct mcfs_slice key);
 void entry_free(struct entry *e);
+
+/* Gives it another key, which it owns then (malloc); under the locks that its key is under. */
+void entry_take_key(struct entry *e, char *key, size_t len);
 
 /* Enters an entry in its bucket's list and counts, or takes it out.  The caller holds the bucket's
  * lock. */

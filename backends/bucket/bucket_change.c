@@ -115,9 +115,7 @@ static int rekey_locked(struct store *s, struct index_stripe *from_stripe,
         e->key_inline = false;
     }
     e->bare = false;
-    free(e->key);
-    e->key = key;
-    e->key_len = (uint32_t)r->new_key.len;
+    entry_take_key(e, key, r->new_key.len);
     e->version = r->new_version;
     if (index_add(s, to_stripe, e) == 0)
         return 0;

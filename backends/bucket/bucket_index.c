@@ -107,20 +107,32 @@ int index_end_put(struct store *s, struct index_stripe *stripe, struct pending_p
 
 struct entry *entry_new(struct mcfs_slice key)
 {
-    struct entry *e = calloc(1, sizeof(*e));
-    if (!e || !(e->key = malloc(key.len ? key.len : 1))) {
-        free(e);
+    struct entry *e = malloc(sizeof(*e) + key.len);
+    if (!e)
         return NULL;
-    }
-    memcpy(e->key, key.data, key.len);
+    memset(e, 0, sizeof(*e));
+    e->key = memcpy(e->own_key, key.data, key.len);
     e->key_len = (uint32_t)key.len;
     return e;
+}
+
+static void free_key(struct entry *e)
+{
+    if (e->key != e->own_key)
+        free(e->key);
+}
+
+void entry_take_key(struct entry *e, char *key, size_t len)
+{
+    free_key(e);
+    e->key = key;
+    e->key_len = (uint32_t)len;
 }
 
 void entry_free(struct entry *e)
 {
     if (e)
-        free(e->key);
+        free_key(e);
     free(e);
 }
 

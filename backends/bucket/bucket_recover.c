@@ -44,14 +44,20 @@ int recovery_publish(struct recovery *r, struct entry *e)
     struct store *s = r->s;
     struct mcfs_slice key = entry_key(e);
     struct index_stripe *stripe = index_stripe(s, key);
+    MCFS_LOCK_SCOPE(&stripe->lock);
+    /* Not valid: it is kept with its bucket, for Mooncake; nobody can ask us for it. */
+    bool valid = storage_key_is_valid(key);
+    struct entry *other = valid ? index_find(stripe, key, e->version) : NULL;
+    if (other && other->bucket == e->bucket) {
+        entry_free(e); /* of two records of one put the first counts */
+        return 0;
+    }
     {
         MCFS_LOCK_SCOPE(&e->bucket->lock);
         bucket_link(s, e->bucket, e);
     }
-    if (!storage_key_is_valid(key))
-        return 0; /* kept with its bucket, for Mooncake; nobody can ask us for it */
-    MCFS_LOCK_SCOPE(&stripe->lock);
-    struct entry *other = index_find(stripe, key, e->version);
+    if (!valid)
+        return 0;
     if (other && other->bucket->id > e->bucket->id)
         return add_loser(r, e);
     if (other) {

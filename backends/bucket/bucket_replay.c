@@ -21,7 +21,12 @@
 struct replay {
     struct found *f;
     uint64_t id;
-    struct mcfs_table entries; /* by storage key and version */
+    struct entry *first, *last; /* in the order of their records */
+    size_t count;
+    /* The same by storage key and version: from the first record on that says what happened to
+     * one; most logs have none. */
+    struct mcfs_table entries;
+    bool indexed;
     uint64_t puts, synced_to;
     bool changed; /* objects were removed or renamed */
     uint64_t end; /* of the last whole record */
@@ -45,18 +50,49 @@ static struct entry *find(struct replay *p, struct mcfs_slice key, uint64_t vers
     return mcfs_table_find(&p->entries, index_hash(key), entry_eq, &n);
 }
 
+static void append(struct replay *p, struct entry *e)
+{
+    e->before = p->last;
+    e->after = NULL;
+    *(p->last ? &p->last->after : &p->first) = e;
+    p->last = e;
+    p->count++;
+}
+
+/* Out of the list, and freed. */
+static void drop(struct replay *p, struct entry *e)
+{
+    *(e->before ? &e->before->after : &p->first) = e->after;
+    *(e->after ? &e->after->before : &p->last) = e->before;
+    p->count--;
+    entry_free(e);
+}
+
 static void forget(struct replay *p, struct entry *e)
 {
     mcfs_table_del(&p->entries, e);
-    entry_free(e);
+    drop(p, e);
+}
+
+/* Of two records of one put the first counts.  0, or -1 without memory. */
+static int index_entries(struct replay *p)
+{
+    for (struct entry *e = p->indexed ? NULL : p->first, *next; e; e = next) {
+        next = e->after;
+        if (find(p, entry_key(e), e->version))
+            drop(p, e);
+        else if (mcfs_table_add(&p->entries, e))
+            return -1;
+    }
+    p->indexed = true;
+    return 0;
 }
 
 static void replay_free(struct replay *p)
 {
-    struct entry *e;
-    for (size_t i = 0; (e = mcfs_table_next(&p->entries, &i));)
-        entry_free(e);
     mcfs_table_free(&p->entries);
+    while (p->first)
+        drop(p, p->first);
 }
 
 /* ---- records ---- */
@@ -109,15 +145,14 @@ static int replay_put(struct replay *p, const struct log_record *rec, uint64_t a
 {
     uint64_t end;
     p->puts++;
-    if (__builtin_add_overflow(rec->offset, rec->size, &end) || find(p, rec->key, rec->version))
+    if (__builtin_add_overflow(rec->offset, rec->size, &end) ||
+        (p->indexed && find(p, rec->key, rec->version)))
         return 0;
     if (rec->moved && note_moved(p->f, rec))
         return -1;
     struct entry *e = entry_new(rec->key);
-    if (!e || mcfs_table_add(&p->entries, e)) {
-        entry_free(e);
+    if (!e)
         return -1;
-    }
     e->version = rec->version;
     e->offset = rec->offset;
     e->size = rec->size;
@@ -129,7 +164,11 @@ static int replay_put(struct replay *p, const struct log_record *rec, uint64_t a
     e->bare = rec->bare && is_default_tenants(rec->key);
     e->key_inline = rec->key_inline && rec->offset >= entry_disk_key(e).len;
     e->put_at = (uint32_t)at; /* a log is shorter than 4 GiB */
-    return 0;
+    append(p, e);
+    if (!p->indexed || mcfs_table_add(&p->entries, e) == 0)
+        return 0;
+    drop(p, e);
+    return -1;
 }
 
 static int replay_rekey(struct replay *p, const struct log_record *rec)
@@ -142,9 +181,7 @@ static int replay_rekey(struct replay *p, const struct log_record *rec)
     memcpy(key, rec->new_key.data, rec->new_key.len);
     e->key_inline &= entry_disk_key(e).len == rec->new_key.len;
     e->bare = false;
-    free(e->key);
-    e->key = key;
-    e->key_len = (uint32_t)rec->new_key.len;
+    entry_take_key(e, key, rec->new_key.len);
     e->version = rec->new_version;
     p->changed = true;
     struct entry *there = find(p, rec->new_key, rec->new_version);
@@ -152,13 +189,16 @@ static int replay_rekey(struct replay *p, const struct log_record *rec)
         forget(p, there);
     if (mcfs_table_add(&p->entries, e) == 0)
         return 0;
-    entry_free(e);
+    drop(p, e);
     return -1;
 }
 
 static int replay_record(struct replay *p, const struct log_record *rec, uint64_t at)
 {
     struct entry *e;
+    bool of_one = rec->type == LOG_DELETE || rec->type == LOG_ATTR || rec->type == LOG_REKEY;
+    if (of_one && index_entries(p))
+        return -1;
     switch (rec->type) {
     case LOG_PUT:
         return replay_put(p, rec, at);
@@ -248,9 +288,8 @@ int64_t replay_check(const void *log, size_t len, uint64_t data_size)
     uint64_t id;
     int64_t n = -1;
     if (log_parse_header(log, len, &id, NULL) == 0 && replay_log(&p, log, len) == 0) {
-        const struct entry *e;
         n = 0;
-        for (size_t i = 0; (e = mcfs_table_next(&p.entries, &i));)
+        for (const struct entry *e = p.first; e; e = e->after)
             n += e->offset + e->size <= data_size;
     }
     replay_free(&p);
@@ -289,8 +328,10 @@ static int publish_all(struct recovery *r, struct found *f, struct replay *p, st
     bucket_path(r->s, b->id, "bucket", path, sizeof(path));
     _cleanup_fd_ int fd = open(path, O_RDONLY | O_CLOEXEC);
     int rc = fd < 0 ? mcfs_fail_errno(err, errno, "%s", path) : 0;
-    struct entry *e;
-    for (size_t i = 0; (e = mcfs_table_next(&p->entries, &i));) {
+    struct entry *e = p->first, *next;
+    p->first = p->last = NULL;
+    for (; e; e = next) {
+        next = e->after;
         struct value_place v = {fd, e->offset, e->size};
         bool synced = e->put_at < p->synced_to || e->moved;
         bool inside = e->offset + e->size <= data_size;
@@ -317,7 +358,6 @@ static int publish_all(struct recovery *r, struct found *f, struct replay *p, st
         atomic_fetch_add(&r->dropped, 1);
         entry_free(e);
     }
-    mcfs_table_free(&p->entries);
     return rc;
 }
 
@@ -327,7 +367,7 @@ static int publish_all(struct recovery *r, struct found *f, struct replay *p, st
 static void log_alone(struct recovery *r, struct found *f, const struct replay *p)
 {
     bool large_put = !(f->parts & HAS_JOURNAL) && p->puts == 1 && p->synced_to == 0;
-    if (f->rest_count == 0 && (p->entries.count == 0 || large_put)) {
+    if (f->rest_count == 0 && (p->count == 0 || large_put)) {
         f->unlink_log = true;
         f->set_aside |= f->parts & HAS_META;
         f->why = "a .meta without its bucket";
@@ -336,7 +376,7 @@ static void log_alone(struct recovery *r, struct found *f, const struct replay *
         f->why = "a log whose bucket is missing";
     }
     recovery_forget_left(f); /* nothing of it is here */
-    atomic_fetch_add(&r->dropped, p->entries.count);
+    atomic_fetch_add(&r->dropped, p->count);
 }
 
 static bool meta_is_older(struct store *s, uint64_t id, const struct stat *log)
@@ -363,6 +403,8 @@ static int take_bucket(struct recovery *r, struct found *f, struct replay *p, co
     b->log_end = b->log_base = p->end;
     b->keep_gaps = f->rest_count > 0;
     f->cut_log = p->end < log_len ? p->end : 0;
+    if (f->left_count && index_entries(p))
+        return mcfs_fail_errno(err, ENOMEM, "%s", log_path);
     keep_left_only(f, p);
     if (publish_all(r, f, p, b, data_size, err))
         return -1;
