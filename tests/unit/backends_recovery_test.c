@@ -907,3 +907,28 @@ Test(recovery, names_and_sizes_that_cannot_be_are_refused)
     cr_assert_eq(objects(b), 2);
     close_store(b);
 }
+
+/* As a copy of a part of a log behind it; nothing but changes brings two records together. */
+Test(recovery, a_put_that_a_log_tells_twice)
+{
+    struct mcfs_backend *b = open_store();
+    char key[8];
+    for (int i = 0; i < 5; i++) {
+        snprintf(key, sizeof(key), "k%d", i);
+        cr_assert_eq(put(b, key, (uint64_t)i + 1, 1000), MCFS_OK);
+    }
+    close_store(b);
+    shell("cd %s && tail -c +29 *.sum > twice && cat twice >> *.sum && rm twice", dir);
+    for (int left = 5; left > 2; left--) {
+        b = open_store();
+        cr_assert_eq(objects(b), left);
+        cr_assert_eq(found.objects, (uint64_t)left);
+        for (int i = 5 - left; i < 5; i++) {
+            snprintf(key, sizeof(key), "k%d", i);
+            cr_assert(is_whole(b, key, (uint64_t)i + 1, 1000));
+        }
+        snprintf(key, sizeof(key), "k%d", 5 - left);
+        del(b, key, (uint64_t)(5 - left) + 1);
+        close_store(b);
+    }
+}
