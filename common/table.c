@@ -3,46 +3,64 @@
 
 #include <stdlib.h>
 
+#define SIZE_MIN 16u
+#define SIZE_LIMIT ((size_t)1 << 31)
+
 void *mcfs_table_find(const struct mcfs_table *t, uint64_t hash, mcfs_table_eq_fn eq,
                       const void *key)
 {
     if (t->count == 0)
         return NULL;
     for (size_t i = hash & t->mask; t->slots[i]; i = (i + 1) & t->mask)
-        if (eq(t->slots[i], key))
+        if (t->hashes[i] == (uint32_t)hash && eq(t->slots[i], key))
             return t->slots[i];
     return NULL;
 }
 
-static void place(struct mcfs_table *t, void *entry)
+static void place(struct mcfs_table *t, void *entry, uint32_t hash)
 {
-    size_t i = t->hash(entry) & t->mask;
+    size_t i = hash & t->mask;
     while (t->slots[i])
         i = (i + 1) & t->mask;
     t->slots[i] = entry;
+    t->hashes[i] = hash;
 }
 
-static int grow(struct mcfs_table *t)
+static int resize(struct mcfs_table *t, size_t size)
 {
     struct mcfs_table old = *t;
-    size_t size = t->slots ? (t->mask + 1) * 2 : 16;
-    void **slots = calloc(size, sizeof(*slots));
+    void **slots = calloc(size, sizeof(*t->slots) + sizeof(*t->hashes));
     if (!slots)
         return -1;
     t->slots = slots;
+    t->hashes = (uint32_t *)(void *)(slots + size);
     t->mask = size - 1;
     for (size_t i = 0; old.slots && i <= old.mask; i++)
         if (old.slots[i])
-            place(t, old.slots[i]);
+            place(t, old.slots[i], old.hashes[i]);
     free(old.slots);
     return 0;
 }
 
+static bool is_full(const struct mcfs_table *t)
+{
+    return !t->slots || (t->count + 1) * 4 > (t->mask + 1) * 3;
+}
+
+void mcfs_table_reserve(struct mcfs_table *t, size_t entries)
+{
+    size_t size = SIZE_MIN;
+    while (size < SIZE_LIMIT && size / 4 * 3 < entries)
+        size *= 2;
+    if (!t->slots || size > t->mask + 1)
+        (void)resize(t, size); /* then it grows as it is filled */
+}
+
 int mcfs_table_add(struct mcfs_table *t, void *entry)
 {
-    if ((!t->slots || (t->count + 1) * 4 > (t->mask + 1) * 3) && grow(t))
+    if (is_full(t) && resize(t, t->slots ? (t->mask + 1) * 2 : SIZE_MIN))
         return -1;
-    place(t, entry);
+    place(t, entry, (uint32_t)t->hash(entry));
     t->count++;
     return 0;
 }
@@ -74,9 +92,10 @@ bool mcfs_table_del(struct mcfs_table *t, const void *entry)
     size_t i = (size_t)(slot - t->slots);
     /* Move up those behind the hole that would not be found past it. */
     for (size_t j = (i + 1) & t->mask; t->slots[j]; j = (j + 1) & t->mask) {
-        size_t home = t->hash(t->slots[j]) & t->mask;
+        size_t home = t->hashes[j] & t->mask;
         if (((j - home) & t->mask) >= ((j - i) & t->mask)) {
             t->slots[i] = t->slots[j];
+            t->hashes[i] = t->hashes[j];
             i = j;
         }
     }
@@ -99,5 +118,6 @@ void mcfs_table_free(struct mcfs_table *t)
 {
     free(t->slots);
     t->slots = NULL;
+    t->hashes = NULL;
     t->mask = t->count = 0;
 }

@@ -4,8 +4,9 @@
 
 /*
  * A hash table of pointers to entries that hold their own keys: open addressing with linear probing
- * and backward-shift deletion, so that there are no tombstones and a miss ends early.  8 bytes per
- * slot, filled to three quarters at most.  The caller locks.
+ * and backward-shift deletion, so that there are no tombstones and a miss ends early.  The hashes
+ * lie beside the pointers: a probe, and growing, touch no entry but the one that is looked for.  12
+ * bytes per slot, filled to three quarters at most; fewer than 2^32 slots.  The caller locks.
  */
 
 #include <stdbool.h>
@@ -14,6 +15,7 @@
 
 struct mcfs_table {
     void **slots;
+    uint32_t *hashes; /* in the slots' memory, behind them */
     size_t mask, count;
     uint64_t (*hash)(const void *entry);
 };
@@ -22,12 +24,16 @@ typedef bool (*mcfs_table_eq_fn)(const void *entry, const void *key);
 
 #define MCFS_TABLE_INIT(hash_fn)                                                                   \
     {                                                                                              \
-        NULL, 0, 0, (hash_fn)                                                                      \
+        NULL, NULL, 0, 0, (hash_fn)                                                                \
     }
 
 /* The entry with this hash for which eq(entry, key) holds, or NULL. */
 void *mcfs_table_find(const struct mcfs_table *t, uint64_t hash, mcfs_table_eq_fn eq,
                       const void *key);
+
+/* Makes room for so many entries in all, so that adding them does not grow it; without memory it
+ * stays as it is. */
+void mcfs_table_reserve(struct mcfs_table *t, size_t entries);
 
 /* Adds an entry (the caller knows that its key is not there).  Returns 0, or -1 without memory. */
 int mcfs_table_add(struct mcfs_table *t, void *entry);

@@ -40,7 +40,7 @@ struct entry *index_find(struct index_stripe *stripe, struct mcfs_slice key, uin
 
 static uint64_t entry_memory(const struct entry *e)
 {
-    return sizeof(*e) + e->key_len + 2 * sizeof(void *);
+    return sizeof(*e) + e->key_len + 2 * (sizeof(void *) + sizeof(uint32_t)); /* the slot */
 }
 
 int index_add(struct store *s, struct index_stripe *stripe, struct entry *e)

@@ -14,6 +14,7 @@
 #include <sys/stat.h>
 
 #define THREADS 4
+#define LOG_PUT_TYPICAL 120 /* bytes of a PUT record */
 
 void recovery_fail(struct recovery *r, const struct mcfs_error *err)
 {
@@ -92,6 +93,24 @@ static void read_all(struct recovery *r)
     read_main(r);
     while (started > 0)
         pthread_join(threads[--started], NULL);
+}
+
+/* Room in the index for what the logs can tell, so that it is not made anew again and again. */
+static void reserve_index(struct recovery *r)
+{
+    struct store *s = r->s;
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < r->count; i++) {
+        char path[PATH_MAX];
+        struct stat st;
+        if (!(r->list[i].parts & (HAS_JOURNAL | HAS_SUM)))
+            continue;
+        bucket_path(s, r->list[i].id, r->list[i].parts & HAS_JOURNAL ? "journal" : "sum", path,
+                    sizeof(path));
+        bytes += stat(path, &st) ? 0 : (uint64_t)st.st_size;
+    }
+    for (unsigned i = 0; i < INDEX_STRIPES; i++)
+        mcfs_table_reserve(&s->stripes[i].table, bytes / LOG_PUT_TYPICAL / INDEX_STRIPES);
 }
 
 /* ---- setting right ---- */
@@ -331,6 +350,7 @@ int store_recover(struct store *s, struct mcfs_backend_recovery *out, struct mcf
     pthread_mutex_init(&r.lock, NULL);
     int rc = recovery_list(&r, err);
     if (rc == 0) {
+        reserve_index(&r);
         read_all(&r);
         if (atomic_load(&r.failed)) {
             if (err)

@@ -41,7 +41,7 @@ struct offset_entry *offset_index_find(struct offset_stripe *stripe, struct mcfs
 
 static uint64_t entry_memory(const struct offset_entry *e)
 {
-    return sizeof(*e) + e->key_len + 2 * sizeof(void *);
+    return sizeof(*e) + e->key_len + 2 * (sizeof(void *) + sizeof(uint32_t)); /* the slot */
 }
 
 int offset_index_add(struct offset_store *s, struct offset_entry *e)
