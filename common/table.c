@@ -6,13 +6,20 @@
 #define SIZE_MIN 16u
 #define SIZE_LIMIT ((size_t)1 << 31)
 
+/* As it is stored: 0 stands for an empty slot. */
+static uint32_t stored(uint64_t hash)
+{
+    return (uint32_t)hash ? (uint32_t)hash : 1;
+}
+
 void *mcfs_table_find(const struct mcfs_table *t, uint64_t hash, mcfs_table_eq_fn eq,
                       const void *key)
 {
+    uint32_t h = stored(hash);
     if (t->count == 0)
         return NULL;
-    for (size_t i = hash & t->mask; t->slots[i]; i = (i + 1) & t->mask)
-        if (t->hashes[i] == (uint32_t)hash && eq(t->slots[i], key))
+    for (size_t i = h & t->mask; t->hashes[i]; i = (i + 1) & t->mask)
+        if (t->hashes[i] == h && eq(t->slots[i], key))
             return t->slots[i];
     return NULL;
 }
@@ -20,7 +27,7 @@ void *mcfs_table_find(const struct mcfs_table *t, uint64_t hash, mcfs_table_eq_f
 static void place(struct mcfs_table *t, void *entry, uint32_t hash)
 {
     size_t i = hash & t->mask;
-    while (t->slots[i])
+    while (t->hashes[i])
         i = (i + 1) & t->mask;
     t->slots[i] = entry;
     t->hashes[i] = hash;
@@ -36,7 +43,7 @@ static int resize(struct mcfs_table *t, size_t size)
     t->hashes = (uint32_t *)(void *)(slots + size);
     t->mask = size - 1;
     for (size_t i = 0; old.slots && i <= old.mask; i++)
-        if (old.slots[i])
+        if (old.hashes[i])
             place(t, old.slots[i], old.hashes[i]);
     free(old.slots);
     return 0;
@@ -60,7 +67,7 @@ int mcfs_table_add(struct mcfs_table *t, void *entry)
 {
     if (is_full(t) && resize(t, t->slots ? (t->mask + 1) * 2 : SIZE_MIN))
         return -1;
-    place(t, entry, (uint32_t)t->hash(entry));
+    place(t, entry, stored(t->hash(entry)));
     t->count++;
     return 0;
 }
@@ -70,7 +77,7 @@ static void **slot_of(const struct mcfs_table *t, const void *entry)
 {
     if (t->count == 0)
         return NULL;
-    size_t i = t->hash(entry) & t->mask;
+    size_t i = stored(t->hash(entry)) & t->mask;
     while (t->slots[i] && t->slots[i] != entry)
         i = (i + 1) & t->mask;
     return t->slots[i] ? &t->slots[i] : NULL;
@@ -91,7 +98,7 @@ bool mcfs_table_del(struct mcfs_table *t, const void *entry)
         return false;
     size_t i = (size_t)(slot - t->slots);
     /* Move up those behind the hole that would not be found past it. */
-    for (size_t j = (i + 1) & t->mask; t->slots[j]; j = (j + 1) & t->mask) {
+    for (size_t j = (i + 1) & t->mask; t->hashes[j]; j = (j + 1) & t->mask) {
         size_t home = t->hashes[j] & t->mask;
         if (((j - home) & t->mask) >= ((j - i) & t->mask)) {
             t->slots[i] = t->slots[j];
@@ -100,6 +107,7 @@ bool mcfs_table_del(struct mcfs_table *t, const void *entry)
         }
     }
     t->slots[i] = NULL;
+    t->hashes[i] = 0;
     t->count--;
     return true;
 }
