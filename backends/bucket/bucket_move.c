@@ -91,10 +91,11 @@ void moves_drop(struct store *s, struct moves *m)
 static void stay(struct store *s, struct move *v)
 {
     struct entry *to = MCFS_STEAL(v->to);
-    if (v->writing) {
-        MCFS_LOCK_SCOPE(&to->bucket->lock);
-        bucket_give_up_place(s, to->bucket, entry_start(to), v->bytes);
-        bucket_end_writing(s, to->bucket);
+    struct bucket *b = to->bucket;
+    if (b && v->writing) {
+        MCFS_LOCK_SCOPE(&b->lock);
+        bucket_give_up_place(s, b, entry_start(to), v->bytes);
+        bucket_end_writing(s, b);
         v->writing = false;
     } else {
         space_return(s, v->bytes);
@@ -223,11 +224,11 @@ void moves_copy(struct store *s, struct moves *m)
         struct move *v = &m->v[i];
         if (!v->to)
             continue;
-        if (v->to->bucket != to) {
+        if (!to || v->to->bucket != to) {
             to = v->to->bucket;
             durable = flush_data(s, v->to->bucket);
         }
-        if (v->from->bucket != from) {
+        if (!from || v->from->bucket != from) {
             from = v->from->bucket;
             named = flush_names(s, from);
         }
@@ -278,6 +279,11 @@ static void enter(struct store *s, struct move *v)
         stay(s, v);
 }
 
+static bool is_entered(const struct move *v)
+{
+    return v->to && v->entered;
+}
+
 /* As one of its writers: it is open, and its log's descriptor stays. */
 static bool flush_log(struct bucket *b)
 {
@@ -307,10 +313,10 @@ bool moves_enter(struct store *s, struct moves *m)
         pthread_rwlock_unlock(&s->scan_lock);
     for (size_t i = 0; i < m->count; i++) {
         struct move *v = &m->v[i];
-        if (!v->entered)
+        if (!is_entered(v))
             continue;
         any = true;
-        if (v->to->bucket != last)
+        if (!last || v->to->bucket != last)
             durable &= flush_log(last = v->to->bucket);
     }
     if (any && durable && fsync(s->dir_fd)) {
@@ -319,7 +325,7 @@ bool moves_enter(struct store *s, struct moves *m)
     }
     for (size_t i = 0; i < m->count; i++) {
         struct move *v = &m->v[i];
-        if (!v->entered)
+        if (!is_entered(v))
             continue;
         MCFS_LOCK_SCOPE(&v->to->bucket->lock);
         bucket_end_writing(s, v->to->bucket);
@@ -333,7 +339,7 @@ bool moves_enter(struct store *s, struct moves *m)
 static int give_up(struct store *s, struct move *v)
 {
     struct mcfs_error err = MCFS_ERROR_INIT;
-    if (!v->entered || v->given_up)
+    if (!is_entered(v) || v->given_up)
         return 0;
     MCFS_LOCK_SCOPE(&v->from->bucket->lock);
     if (bucket_log_delete(s, v->from, &err)) {
@@ -348,7 +354,7 @@ static int give_up(struct store *s, struct move *v)
 static void let_go(struct store *s, struct move *v)
 {
     unpin(s, v->from, true, v->entered);
-    if (!v->entered)
+    if (!is_entered(v))
         return;
     atomic_fetch_add(&s->compacted_bytes, v->to->size);
     {
@@ -360,15 +366,15 @@ static void let_go(struct store *s, struct move *v)
 
 enum settled moves_settle(struct store *s, struct moves *m)
 {
-    const struct bucket *last = NULL;
+    const struct move *last = NULL;
     for (size_t i = 0; i < m->count; i++)
         if (give_up(s, &m->v[i]))
             return NOT_YET;
     for (size_t i = 0; i < m->count; i++) {
         const struct bucket *b = m->v[i].from->bucket;
-        if (!m->v[i].entered || b == last)
+        if (!is_entered(&m->v[i]) || (last && last->from->bucket == b))
             continue;
-        last = b;
+        last = &m->v[i];
         if (bucket_sync_log(s, b)) {
             mcfs_error("log of bucket %" PRIu64 ": %s; nothing is compacted any more", b->id,
                        strerror(errno));
