@@ -76,7 +76,7 @@ void waiting_puts_free(struct waiting_puts *w)
 
 uint32_t waiting_puts_count(const struct waiting_puts *w)
 {
-    return atomic_load(&w->count);
+    return w ? atomic_load(&w->count) : 0;
 }
 
 /* ---- coming ---- */
@@ -93,6 +93,8 @@ int waiting_puts_add(struct waiting_puts *w, struct mcfs_rpc_request *r, const s
                      const struct memory_config *c, struct mcfs_error *err)
 {
     size_t len = p->tenant.len + p->key.len + p->group.len;
+    if (!w)
+        return -1;
     for (uint32_t i = 0; i < c->preferred_count; i++)
         len += c->preferred[i].len;
     if (atomic_fetch_add(&w->count, 1) >= PUTS_WAITING_MAX) {

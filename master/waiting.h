@@ -19,7 +19,7 @@
 #define PUT_WAIT_MAX_MS 60000
 #define PUTS_WAITING_MAX 4096
 
-struct waiting_puts;
+struct waiting_puts; /* NULL: nobody can wait */
 
 struct waiting_puts *waiting_puts_new(struct master *m, struct mcfs_error *err);
 /* Nobody asks for room any more; those that wait get no answer. */

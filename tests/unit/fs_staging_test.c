@@ -15,10 +15,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static char dir[] = "/tmp/mcfs-staging-XXXXXX", files[PATH_MAX], labels[PATH_MAX];
+static char dir[64], files[PATH_MAX], labels[PATH_MAX];
 
 static void make(void)
 {
+    strcpy(dir, "/tmp/mcfs-staging-XXXXXX");
     cr_assert(mkdtemp(dir));
     snprintf(files, sizeof(files), "%s/files", dir);
     snprintf(labels, sizeof(labels), "%s/labels", dir);
@@ -31,6 +32,9 @@ static void clean(void)
     snprintf(command, sizeof(command), "rm -rf %s", dir);
     cr_assert_eq(system(command), 0);
 }
+
+TestSuite(staging_area, .init = make, .fini = clean);
+TestSuite(staging, .init = make, .fini = clean);
 
 static struct staging_area *area(void)
 {
@@ -101,7 +105,7 @@ static void label_one_of_two(struct staging_area *a)
 }
 
 /* A labelled file is found by every later start; one without a label never is. */
-Test(staging_area, labels_survive, .init = make, .fini = clean)
+Test(staging_area, labels_survive)
 {
     in_killed_process(label_one_of_two);
     cr_assert_str_eq(found(), "first=one;");
@@ -114,7 +118,7 @@ static void label_again(struct staging_area *a)
     label(a, &f, "new");
 }
 
-Test(staging_area, the_last_label_counts, .init = make, .fini = clean)
+Test(staging_area, the_last_label_counts)
 {
     in_killed_process(label_again);
     cr_assert_str_eq(found(), "new=text;");
@@ -131,7 +135,7 @@ static void use_again(struct staging_area *a)
 }
 
 /* What is in a file that is used again is not taken for what was in it before. */
-Test(staging_area, a_file_given_back_has_no_label, .init = make, .fini = clean)
+Test(staging_area, a_file_given_back_has_no_label)
 {
     in_killed_process(use_again);
     cr_assert_str_eq(found(), "");
@@ -146,7 +150,7 @@ static void damage(struct staging_area *a)
 }
 
 /* A file that does not hold what its label says is dropped, unless it was being changed. */
-Test(staging_area, a_label_knows_the_content, .init = make, .fini = clean)
+Test(staging_area, a_label_knows_the_content)
 {
     in_killed_process(damage);
     cr_assert_str_eq(found(), "changing=Xhanged;");
@@ -159,7 +163,7 @@ static void publish(struct staging_area *a)
     staging_area_give(a, &f, true, true, 5);
 }
 
-Test(staging_area, what_a_store_took_is_forgotten, .init = make, .fini = clean)
+Test(staging_area, what_a_store_took_is_forgotten)
 {
     in_killed_process(publish);
     cr_assert_str_eq(found(), "");
@@ -180,14 +184,14 @@ static void unlabel_without_room(struct staging_area *a)
 }
 
 /* Where the log cannot be written, the file goes with its label. */
-Test(staging_area, a_label_that_cannot_be_taken_off, .init = make, .fini = clean)
+Test(staging_area, a_label_that_cannot_be_taken_off)
 {
     in_killed_process(unlabel_without_room);
     cr_assert_str_eq(found(), "");
 }
 
 /* In a container every daemon has the same pid: its files are others than those it finds. */
-Test(staging_area, a_process_of_the_same_pid, .init = make, .fini = clean)
+Test(staging_area, a_process_of_the_same_pid)
 {
     for (int i = 0; i < 3; i++) {
         char text[32];
@@ -203,7 +207,7 @@ Test(staging_area, a_process_of_the_same_pid, .init = make, .fini = clean)
 }
 
 /* As many as have been given away are made ahead, and empty. */
-Test(staging_area, files_are_ready_when_they_are_needed, .init = make, .fini = clean)
+Test(staging_area, files_are_ready_when_they_are_needed)
 {
     struct staging_area *a = area();
     for (int i = 0; i < 3; i++) {
@@ -228,7 +232,7 @@ Test(staging_area, files_are_ready_when_they_are_needed, .init = make, .fini = c
 }
 
 /* The log does not grow for ever. */
-Test(staging_area, the_log_is_written_anew, .init = make, .fini = clean)
+Test(staging_area, the_log_is_written_anew)
 {
     struct staging_area *a = area();
     struct staging_file stays = take(a, "stays", "stays");
@@ -263,7 +267,7 @@ static void limit_files(rlim_t bytes)
 }
 
 /* Only what goes into a file, is long, and waits for nobody else. */
-Test(staging, which_writes_are_acknowledged_first, .init = make, .fini = clean)
+Test(staging, which_writes_are_acknowledged_first)
 {
     struct staging_area *a = area();
     struct staging *s = staged(a);
@@ -278,7 +282,7 @@ Test(staging, which_writes_are_acknowledged_first, .init = make, .fini = clean)
 
 /* A write that failed after it was acknowledged fails whatever would make the content count, again
  * and again, until there is no content. */
-Test(staging, a_failed_write_is_not_forgotten, .init = make, .fini = clean)
+Test(staging, a_failed_write_is_not_forgotten)
 {
     static char data[MIB];
     struct staging_area *a = area();
