@@ -125,8 +125,9 @@ static int run_pass(struct pass *p, const struct mcfs_backend_cursor *from, stru
         return -1;
     if (needed(p) && walk(p, start, false, err))
         return -1;
-    /* Softly pinned objects go when nothing else is left. */
-    return p->busy && needed(p) ? walk(p, start, true, err) : 0;
+    /* Softly pinned objects go when nothing else is left: what has gone now may be enough for a put
+     * that asks for more each time, until it fits. */
+    return p->busy && !p->gone && needed(p) ? walk(p, start, true, err) : 0;
 }
 
 static void end_pass(struct pass *p, int64_t began_ms)
