@@ -117,10 +117,8 @@ def publish(directory, name, data):
     os.rename(os.path.join(directory, name + ".tmp"), os.path.join(directory, name))
 
 
-@pytest.mark.parametrize("made_here", [True, False])
-def test_requests_of_a_publication(mount, made_here):
-    """Two look-ups (the temporary name, the final one), the put's beginning and its end; where the mount has no attributes
-    of the directory, once its mtime. Names that are asked for once a second, and pings, come on top."""
+def make_directory(mount, made_here):
+    """One whose attributes this mount keeps, or (not made here) one that it knows by its keys alone."""
     directory = mount.key("d")
     os.mkdir(directory)
     publish(directory, "first", b"x")
@@ -128,6 +126,14 @@ def test_requests_of_a_publication(mount, made_here):
         mount.umount()
         os.unlink(os.path.join(mount.state, "directories"))
         mount.start()
+    return directory
+
+
+@pytest.mark.parametrize("made_here", [True, False])
+def test_requests_of_a_publication(mount, made_here):
+    """Two look-ups (the temporary name, the final one), the put's beginning and its end; where the mount has no attributes
+    of the directory, once its mtime. Names that are asked for once a second, and pings, come on top."""
+    directory = make_directory(mount, made_here)
     count = 200
     publish(directory, "warm", b"x")
     began, before = time.monotonic(), mount.stats()["master_calls_total"]
@@ -139,13 +145,7 @@ def test_requests_of_a_publication(mount, made_here):
 
 @pytest.mark.parametrize("made_here", [True, False])
 def test_mtime_of_a_directory_shows_own_changes_at_once(mount, made_here):
-    directory = mount.key("d")
-    os.mkdir(directory)
-    publish(directory, "first", b"x")
-    if not made_here:
-        mount.umount()
-        os.unlink(os.path.join(mount.state, "directories"))
-        mount.start()
+    directory = make_directory(mount, made_here)
     for i in range(5):
         before = os.stat(directory).st_mtime_ns
         publish(directory, f"f{i}", b"x")
