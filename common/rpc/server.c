@@ -443,8 +443,6 @@ static void *loop_main(void *arg)
                 drop_conn(l, c);
         }
     }
-    while (l->conns)
-        drop_conn(l, l->conns);
     return NULL;
 }
 
@@ -484,6 +482,12 @@ void mcfs_rpc_server_stop(struct mcfs_rpc_server *s)
         uint64_t one = 1;
         if (l->started && write(l->wake_fd, &one, sizeof(one)) == sizeof(one))
             pthread_join(l->thread, NULL);
+    }
+    /* Only now: until its end the first loop hands connections to the others. */
+    for (uint32_t i = 0; i < s->config.threads; i++) {
+        struct loop *l = &s->loops[i];
+        while (l->conns)
+            drop_conn(l, l->conns);
         if (l->epoll_fd >= 0)
             close(l->epoll_fd);
         if (l->wake_fd >= 0)
