@@ -65,11 +65,25 @@ void mcfs_table_reserve(struct mcfs_table *t, size_t entries)
 
 int mcfs_table_add(struct mcfs_table *t, void *entry)
 {
+    return mcfs_table_add_hashed(t, entry, t->hash(entry));
+}
+
+int mcfs_table_add_hashed(struct mcfs_table *t, void *entry, uint64_t hash)
+{
     if (is_full(t) && resize(t, t->slots ? (t->mask + 1) * 2 : SIZE_MIN))
         return -1;
-    place(t, entry, stored(t->hash(entry)));
+    place(t, entry, stored(hash));
     t->count++;
     return 0;
+}
+
+void mcfs_table_prefetch(const struct mcfs_table *t, uint64_t hash)
+{
+    size_t i = stored(hash) & t->mask;
+    if (!t->slots)
+        return;
+    __builtin_prefetch(&t->hashes[i], 1);
+    __builtin_prefetch(&t->slots[i], 1);
 }
 
 /* The slot of this very entry, or NULL. */

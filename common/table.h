@@ -38,6 +38,12 @@ void mcfs_table_reserve(struct mcfs_table *t, size_t entries);
 /* Adds an entry (the caller knows that its key is not there).  Returns 0, or -1 without memory. */
 int mcfs_table_add(struct mcfs_table *t, void *entry);
 
+/* The same for a caller that knows the entry's hash. */
+int mcfs_table_add_hashed(struct mcfs_table *t, void *entry, uint64_t hash);
+
+/* Has the place of a hash fetched that is looked for or added soon. */
+void mcfs_table_prefetch(const struct mcfs_table *t, uint64_t hash);
+
 /* Takes out this very entry; returns whether it was there. */
 bool mcfs_table_del(struct mcfs_table *t, const void *entry);
 

@@ -191,9 +191,28 @@ uint64_t index_hash(struct mcfs_slice key);
 uint64_t index_entry_hash(const void *e);
 struct index_stripe *index_stripe(struct store *s, struct mcfs_slice key);
 
+/* Number of the stripe of a key with this hash. */
+static inline unsigned index_stripe_of(uint64_t hash)
+{
+    return (unsigned)(hash >> 58);
+}
+
 /* The caller holds the stripe's lock. */
 struct entry *index_find(struct index_stripe *stripe, struct mcfs_slice key, uint64_t version);
+struct entry *index_find_hashed(struct index_stripe *stripe, uint64_t hash, struct mcfs_slice key,
+                                uint64_t version);
 int index_add(struct store *s, struct index_stripe *stripe, struct entry *e);
+
+/* What entries add to the store's figures. */
+struct index_counts {
+    uint64_t objects, object_bytes, index_bytes;
+};
+
+/* index_add in two: figures that threads share are changed once for many entries. */
+int index_enter(struct store *s, struct index_stripe *stripe, struct entry *e, uint64_t hash,
+                struct index_counts *counts);
+void index_count(struct store *s, const struct index_counts *counts);
+
 void index_del(struct store *s, struct index_stripe *stripe, struct entry *e);
 
 /* Puts n in the place of e, of the same name: there is no moment at which neither can be found, and

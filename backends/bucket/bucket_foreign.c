@@ -23,6 +23,8 @@ struct walk {
     uint64_t data_size;
     int64_t mtime_ns;
     uint64_t outside;
+    struct entry *first, **end; /* chained by `after` */
+    size_t count;
     bool failed;
 };
 
@@ -69,7 +71,9 @@ static void take_object(struct mcfs_slice key, const struct meta_place *place, v
     e->bucket = w->b;
     e->key_inline = place->key_size == key.len;
     w->b->single = at == 0 && e->size == w->data_size && w->b->keys == 1;
-    w->failed |= recovery_publish(w->r, e) != 0;
+    *w->end = e;
+    w->end = &e->after;
+    w->count++;
 }
 
 static void give_up(struct found *f, const char *why)
@@ -118,7 +122,9 @@ int recover_foreign(struct recovery *r, struct found *f)
         b->foreign = b->has_meta = true;
         b->data_end = (uint64_t)st.st_size;
     }
-    if (!b || meta_parse(bytes, (size_t)len, &data_size, take_object, &w) < 0 || w.failed) {
+    w.end = &w.first;
+    if (!b || meta_parse(bytes, (size_t)len, &data_size, take_object, &w) < 0 ||
+        recovery_publish(r, b, w.first, w.count) || w.failed) {
         mcfs_fail_errno(&err, ENOMEM, "%s", meta);
         recovery_fail(r, &err);
         return -1;

@@ -22,7 +22,7 @@ uint64_t index_entry_hash(const void *e)
 
 struct index_stripe *index_stripe(struct store *s, struct mcfs_slice key)
 {
-    return &s->stripes[index_hash(key) >> 58];
+    return &s->stripes[index_stripe_of(index_hash(key))];
 }
 
 static bool entry_eq(const void *e, const void *name)
@@ -32,10 +32,16 @@ static bool entry_eq(const void *e, const void *name)
     return entry->version == n->version && mcfs_slice_eq(entry_key(entry), n->key);
 }
 
-struct entry *index_find(struct index_stripe *stripe, struct mcfs_slice key, uint64_t version)
+struct entry *index_find_hashed(struct index_stripe *stripe, uint64_t hash, struct mcfs_slice key,
+                                uint64_t version)
 {
     struct name n = {key, version};
-    return mcfs_table_find(&stripe->table, index_hash(key), entry_eq, &n);
+    return mcfs_table_find(&stripe->table, hash, entry_eq, &n);
+}
+
+struct entry *index_find(struct index_stripe *stripe, struct mcfs_slice key, uint64_t version)
+{
+    return index_find_hashed(stripe, index_hash(key), key, version);
 }
 
 static uint64_t entry_memory(const struct entry *e)
@@ -43,14 +49,31 @@ static uint64_t entry_memory(const struct entry *e)
     return sizeof(*e) + e->key_len + 2 * (sizeof(void *) + sizeof(uint32_t)); /* the slot */
 }
 
-int index_add(struct store *s, struct index_stripe *stripe, struct entry *e)
+int index_enter(struct store *s, struct index_stripe *stripe, struct entry *e, uint64_t hash,
+                struct index_counts *counts)
 {
-    if (mcfs_table_add(&stripe->table, e))
+    if (mcfs_table_add_hashed(&stripe->table, e, hash))
         return -1;
     evict_order_add(&s->order, &stripe->line, &e->evict);
-    atomic_fetch_add(&s->objects, 1);
-    atomic_fetch_add(&s->object_bytes, e->size);
-    atomic_fetch_add(&s->index_bytes, entry_memory(e));
+    counts->objects++;
+    counts->object_bytes += e->size;
+    counts->index_bytes += entry_memory(e);
+    return 0;
+}
+
+void index_count(struct store *s, const struct index_counts *counts)
+{
+    atomic_fetch_add(&s->objects, counts->objects);
+    atomic_fetch_add(&s->object_bytes, counts->object_bytes);
+    atomic_fetch_add(&s->index_bytes, counts->index_bytes);
+}
+
+int index_add(struct store *s, struct index_stripe *stripe, struct entry *e)
+{
+    struct index_counts one = {0};
+    if (index_enter(s, stripe, e, index_entry_hash(e), &one))
+        return -1;
+    index_count(s, &one);
     return 0;
 }
 

@@ -25,7 +25,7 @@ void recovery_fail(struct recovery *r, const struct mcfs_error *err)
 
 /* ---- reading ---- */
 
-static int add_loser(struct recovery *r, struct entry *e)
+int recovery_add_loser(struct recovery *r, struct entry *e)
 {
     MCFS_LOCK_SCOPE(&r->lock);
     if (r->loser_count == r->loser_cap) {
@@ -38,35 +38,6 @@ static int add_loser(struct recovery *r, struct entry *e)
     }
     r->losers[r->loser_count++] = e;
     return 0;
-}
-
-int recovery_publish(struct recovery *r, struct entry *e)
-{
-    struct store *s = r->s;
-    struct mcfs_slice key = entry_key(e);
-    struct index_stripe *stripe = index_stripe(s, key);
-    MCFS_LOCK_SCOPE(&stripe->lock);
-    /* Not valid: it is kept with its bucket, for Mooncake; nobody can ask us for it. */
-    bool valid = storage_key_is_valid(key);
-    struct entry *other = valid ? index_find(stripe, key, e->version) : NULL;
-    if (other && other->bucket == e->bucket) {
-        entry_free(e); /* of two records of one put the first counts */
-        return 0;
-    }
-    {
-        MCFS_LOCK_SCOPE(&e->bucket->lock);
-        bucket_link(s, e->bucket, e);
-    }
-    if (!valid)
-        return 0;
-    if (other && other->bucket->id > e->bucket->id)
-        return add_loser(r, e);
-    if (other) {
-        index_del(s, stripe, other);
-        if (add_loser(r, other))
-            return -1;
-    }
-    return index_add(s, stripe, e);
 }
 
 static void *read_main(void *arg)
@@ -268,7 +239,7 @@ static int find_left_behind(struct recovery *r, const struct found *f)
         if (!e || e->bucket->id >= f->id || e->size != l->size || e->crc32c != l->crc32c)
             continue;
         index_del(s, stripe, e);
-        if (add_loser(r, e))
+        if (recovery_add_loser(r, e))
             return -1;
     }
     return 0;

@@ -64,9 +64,9 @@ struct recovery {
 /* Ends the recovery with an error; the first one counts. */
 void recovery_fail(struct recovery *r, const struct mcfs_error *err);
 
-/* Into the bucket, and into the store's index; of a name that is there already, the younger
- * bucket's copy stays. Takes the entry. */
-int recovery_publish(struct recovery *r, struct entry *e);
+/* One of two copies of an object, to be forgotten once everything is read; 0, or -1 without memory.
+ */
+int recovery_add_loser(struct recovery *r, struct entry *e);
 
 /* Frees what a bucket's log told of old places. */
 void recovery_forget_left(struct found *f);
@@ -74,6 +74,13 @@ void recovery_forget_left(struct found *f);
 /* ---- bucket_list.c ---- */
 
 int recovery_list(struct recovery *r, struct mcfs_error *err);
+
+/* ---- bucket_publish.c ---- */
+
+/* Into the bucket, and into the store's index, `count` entries that are chained by `after`, in the
+ * order of their records; of a name that is there already, the younger bucket's copy stays.  Takes
+ * the entries.  0, or -1 without memory. */
+int recovery_publish(struct recovery *r, struct bucket *b, struct entry *first, size_t count);
 
 /* ---- bucket_replay.c, bucket_foreign.c ----
  * Fill f->bucket, or note what is to be done instead. */

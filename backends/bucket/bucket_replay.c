@@ -320,33 +320,43 @@ static void tell_dropped(const struct store *s, const struct bucket *b, const st
         mcfs_warning("%s, offset %" PRIu64 ": %s; it is dropped", path, e->offset, f.what);
 }
 
+/* Whether the data bears an entry out; *fd, -1 at first, is the data file once that is read. */
+static bool is_whole(const struct entry *e, bool synced, uint64_t data_size, const char *path,
+                     int *fd, struct mcfs_error *err)
+{
+    if (e->offset + e->size > data_size)
+        return false;
+    if (synced || !e->has_crc)
+        return true;
+    if (*fd < 0 && (*fd = open(path, O_RDONLY | O_CLOEXEC)) < 0) {
+        mcfs_fail_errno(err, errno, "%s", path);
+        return false;
+    }
+    struct value_place v = {*fd, e->offset, e->size};
+    return value_verify(&v, e->crc32c, NULL) == 0;
+}
+
 /* Enters what the data bears out; takes every entry. */
 static int publish_all(struct recovery *r, struct found *f, struct replay *p, struct bucket *b,
                        uint64_t data_size, struct mcfs_error *err)
 {
     char path[PATH_MAX];
     bucket_path(r->s, b->id, "bucket", path, sizeof(path));
-    _cleanup_fd_ int fd = open(path, O_RDONLY | O_CLOEXEC);
-    int rc = fd < 0 ? mcfs_fail_errno(err, errno, "%s", path) : 0;
-    struct entry *e = p->first, *next;
-    p->first = p->last = NULL;
-    for (; e; e = next) {
+    _cleanup_fd_ int fd = -1;
+    struct mcfs_error e_open = MCFS_ERROR_INIT;
+    for (struct entry *e = p->first, *next; e; e = next) {
         next = e->after;
-        struct value_place v = {fd, e->offset, e->size};
         bool synced = e->put_at < p->synced_to || e->moved;
-        bool inside = e->offset + e->size <= data_size;
-        if (rc) {
-            entry_free(e);
-            continue;
-        }
         b->data_dirty |= !synced;
-        if (inside && (synced || !e->has_crc || value_verify(&v, e->crc32c, NULL) == 0)) {
+        if (is_whole(e, synced, data_size, path, &fd, &e_open)) {
             e->bucket = b;
             e->readers = 0;
             e->moved = false;
-            if (recovery_publish(r, e))
-                rc = mcfs_fail_errno(err, ENOMEM, "%s", path);
             continue;
+        }
+        if (e_open.code) {
+            *err = e_open;
+            return -1;
         }
         tell_dropped(r->s, b, e, synced, path);
         b->keep_gaps |= synced;
@@ -356,9 +366,13 @@ static int publish_all(struct recovery *r, struct found *f, struct replay *p, st
                                                           .key = entry_key(e)});
         p->changed = true;
         atomic_fetch_add(&r->dropped, 1);
-        entry_free(e);
+        drop(p, e);
     }
-    return rc;
+    struct entry *first = p->first;
+    p->first = p->last = NULL;
+    if (recovery_publish(r, b, first, p->count))
+        return mcfs_fail_errno(err, ENOMEM, "%s", path);
+    return 0;
 }
 
 /* ---- a bucket ---- */
