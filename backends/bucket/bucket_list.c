@@ -14,6 +14,8 @@ static bool is_left_alone(const char *name)
 {
     static const char *const known[] = {".*",      "lock",      "lost+found", "staging",
                                         "node_id", "snapshots", "master*",    "format"};
+    if (*name >= '0' && *name <= '9') /* nearly all of them: as no pattern does */
+        return false;
     for (size_t i = 0; i < MCFS_ARRAY_SIZE(known); i++)
         if (fnmatch(known[i], name, 0) == 0)
             return true;
