@@ -2,9 +2,9 @@
 /*
  * Stops a forked child with SIGKILL after one of its file-system calls.  MCFS_KILL_PLAN names a
  * file that a child reads at its first such call: "<n>" stops it after the n-th, "<n> half" in the
- * middle of it when it is a write, 0 or no file never.  How many it made stands in the same file
- * with
- * ".count" behind its name.  The process that loaded this, and what it execs, is left alone.
+ * middle of it when it is a write, 0 or no file never.  How many it made stands in the
+ * file with ".count" behind that name.  The process that loaded this, and what it execs, is left
+ * alone.
  */
 #undef _FILE_OFFSET_BITS /* both names of open are made here */
 #include <fcntl.h>
@@ -49,14 +49,15 @@ static void load(int pid)
     syscall(SYS_close, fd);
 }
 
+/* Of one width and never truncated: a test reads the file while the child goes on. */
 static void note(int n)
 {
     char path[4096], text[16];
     snprintf(path, sizeof(path), "%s.count", plan_path);
-    int fd = (int)syscall(SYS_openat, AT_FDCWD, path, O_WRONLY | O_CREAT | O_TRUNC, 0644);
+    int fd = (int)syscall(SYS_openat, AT_FDCWD, path, O_WRONLY | O_CREAT, 0644);
     if (fd < 0)
         return;
-    syscall(SYS_write, fd, text, (size_t)snprintf(text, sizeof(text), "%d", n));
+    syscall(SYS_write, fd, text, (size_t)snprintf(text, sizeof(text), "%10d", n));
     syscall(SYS_close, fd);
 }
 
