@@ -11,7 +11,9 @@ static const struct {
     const char *name, *help;
 } benchmarks[] = {
     {"master", "the directory and the master over RPC: puts, look-ups, checkpoints, memory"},
-    {"backend", "a node-local store: batches beside fio, recovery (needs root and fio)"},
+    {"backend",
+     "a node-local store: batches beside fio, recovery (needs root and fio); or "
+     "\"backend mooncake\": by the options of Mooncake's storage_backend_bench"},
     {"trace", "a KV-cache trace over files in limited room, on a mount and on ext4"},
     {"snapshot", "snapshots in a directory or in S3: writing, verifying, comparing, restoring"},
     {"mount", "a mount beside ext4 and libfuse's passthrough_ll (needs root)"},

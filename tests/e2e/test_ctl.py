@@ -92,6 +92,41 @@ def test_bench_backend_measures_recovery(world):
     assert result["index_file_bytes"] > 1000 * 16
 
 
+@pytest.mark.parametrize("backend", ["offset_allocator", "bucket", "file_per_key"])
+@pytest.mark.parametrize("test", ["all", "mixed_rw", "churn", "restart"])
+def test_bench_backend_takes_mooncakes_options(world, backend, test):
+    """Every test runs, sees its own bytes, has its figures and leaves nothing behind."""
+    open(world.path("mine"), "w").close()
+    r = run(CTL, "bench", "backend", "mooncake", "--backend=" + backend, "--test=" + test, "--value_size=5000",
+            "--batch_size", "4", "--num_operations=6", "--warmup_operations=2", "--num_threads=2", "--read_threads=2",
+            "--write_threads=1", "--capacity_gb=1", "--fill_ratio=0.001", "--read_ratio=0.5", "--pattern=zipf",
+            "--notime_series", "--rounds=2", "--storage_path=" + world.path())
+    results = json.loads(r.stdout.decode().strip().splitlines()[-1])["backends"][backend]
+    names = {"all": ["init", "offload", "load", "concurrent_load", "exist_hit", "exist_miss"],
+             "mixed_rw": ["mixed_rw_read", "mixed_rw_write"]}.get(test, [test])
+    assert sorted(results) == sorted(names)
+    for name, result in results.items():
+        assert result["errors"] == 0 and result["checksum_failures"] == 0
+        if name not in ("init", "restart"):
+            assert 0 < result["min_ms"] <= result["p50_ms"] <= result["p99_ms"] <= result["p999_ms"] <= result["max_ms"]
+        if "ratio" in result:
+            assert result["bytes"] == result["plain"]["bytes"] > 0
+    assert not [name for name in os.listdir(world.path()) if name.startswith("mcfs-bench-")]
+    assert os.path.exists(world.path("mine"))
+
+
+@pytest.mark.parametrize("word, says", [
+    ("--backend=dfs", b"offset_allocator"), ("--test=reading", b"concurrent_load"), ("--pattern=x", b"zipf"),
+    ("--cache_mode=fadvise_dontneed", b"drop_cache_external"), ("--cache_mode=x", b"buffered"),
+    ("--io_engine=x", b"uring"), ("--value_size=0", b"value_size"), ("--batch_size=x", b"whole number"),
+    ("--num_operations=0", b"num_operations"), ("--fill_ratio=nan", b"fill_ratio"), ("--read_ratio=1.5", b"read_ratio"),
+    ("--rounds=65", b"rounds"), ("--num_operations=1000000", b"capacity_gb"), ("--nosuch", b"unknown option"),
+    ("words", b"not an option")])
+def test_bench_backend_refuses_bad_options_of_mooncakes(word, says):
+    r = run(CTL, "bench", "backend", "mooncake", word, check=False)
+    assert r.returncode == 2 and says in r.stderr and not r.stdout
+
+
 def test_bench_of_nothing_lists_what_there_is():
     r = run(CTL, "bench", "weather", check=False)
     assert r.returncode == 2 and b"backend" in r.stderr

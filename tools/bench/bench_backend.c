@@ -6,12 +6,15 @@
  *
  * fio does as the store does: new files, as many, with the same engine, past the page cache where
  * the store goes past it; and its files are durable at the end as the store's are.
+ *
+ * "mooncake" as the first word is another benchmark, by Mooncake's options: bench_mooncake.h.
  */
 #include "backends/backends.h"
 #include "common/cleanup.h"
 #include "common/clock.h"
 #include "common/flags.h"
 #include "tools/bench/bench_fio.h"
+#include "tools/bench/bench_mooncake_mode.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -335,12 +338,17 @@ static void measure_recovery(struct bench *b)
 
 int main(int argc, char **argv)
 {
+    if (argc > 1 && strcmp(argv[1], "mooncake") == 0)
+        return bench_mooncake(argc - 1, argv + 1);
     struct bench b = {.results = json_object()};
     struct mcfs_error err = MCFS_ERROR_INIT;
     if (mcfs_flags_init(flags, &b.o, &err) || mcfs_flags_parse_argv(flags, &b.o, &argc, argv, &err))
         die(&err);
     if (b.o.help) {
         mcfs_flags_help(flags, stdout);
+        printf(
+            "\nmooncake [OPTION...]: the workloads of Mooncake's storage_backend_bench by its own "
+            "options;\n  mooncake --help: which\n");
         json_decref(b.results);
         mcfs_flags_free(flags, &b.o);
         return 0;
