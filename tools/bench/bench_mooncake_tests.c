@@ -235,7 +235,8 @@ static double mixed_bytes(const struct mooncake_options *o)
 
 static double exist_bytes(const struct mooncake_options *o)
 {
-    return (double)(o->num_operations / 2 * (uint64_t)EXIST_VALUE);
+    uint64_t stored = o->num_operations / 2;
+    return (double)stored * EXIST_VALUE;
 }
 
 /* A batch's old values go when the new ones are there. */
