@@ -53,6 +53,8 @@ static void on_init(void *userdata, struct fuse_conn_info *conn)
     /* No handle tells which open file locks when OPEN is skipped: the kernel locks by inode. */
     if (fs->skip_open)
         conn->want &= ~(unsigned)(FUSE_CAP_POSIX_LOCKS | FUSE_CAP_FLOCK_LOCKS);
+    /* What the kernel offers is the limit for good, unless the answer says more (read_ahead.c). */
+    conn->max_readahead = 1u << 20;
     conn->max_background = 64;
     conn->congestion_threshold = 48;
     pthread_rwlock_wrlock(&fs->notify_lock);

@@ -5,6 +5,7 @@
 #include "common/clock.h"
 #include "common/rpc/address.h"
 #include "common/rpc/auth.h"
+#include "common/rpc/client_private.h"
 
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -13,21 +14,10 @@
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 
-#define IDLE_MAX 64         /* connections kept for the next call */
 #define RECEIVE_CHUNK 65536 /* bytes asked for at a time, at least */
 #define SPIN_NS 40000       /* about what a sleep and a wake-up cost */
 #define RETRY_FIRST_MS 2    /* wait before the second attempt; doubles */
 #define RETRY_MAX_MS 100
-
-struct mcfs_rpc_client {
-    char *address;
-    const struct mcfs_rpc_keys *keys;
-    uint32_t timeout_ms;
-    pthread_mutex_t lock; /* guards idle, idle_count, next_id */
-    int idle[IDLE_MAX];
-    unsigned idle_count;
-    uint32_t next_id;
-};
 
 int mcfs_cancel_init(struct mcfs_cancel *c)
 {
@@ -49,9 +39,8 @@ void mcfs_cancel_free(struct mcfs_cancel *c)
     c->fd = -1;
 }
 
-/* Waits for events on fd.  Returns 1 ready, 0 deadline, -1 cancelled or failed. */
-static int wait_for(int fd, short events, int64_t deadline_ms, const struct mcfs_cancel *cancel,
-                    struct mcfs_error *err)
+int rpc_wait_for(int fd, short events, int64_t deadline_ms, const struct mcfs_cancel *cancel,
+                 struct mcfs_error *err)
 {
     const struct mcfs_watch *watch = cancel ? cancel->watch : NULL;
     struct pollfd p[3] = {{.fd = fd, .events = events},
@@ -88,7 +77,7 @@ int mcfs_rpc_connect(const char *address, const struct mcfs_rpc_keys *keys, int6
         return mcfs_fail_errno(err, errno, "%s", address);
     if (connect(fd, (struct sockaddr *)&a.addr, a.len) && errno != EINPROGRESS)
         return mcfs_fail_errno(err, errno, "%s", address);
-    int rc = wait_for(fd, POLLOUT, deadline_ms, cancel, err);
+    int rc = rpc_wait_for(fd, POLLOUT, deadline_ms, cancel, err);
     if (rc < 0)
         return -1;
     int errnum = 0;
@@ -121,7 +110,7 @@ int mcfs_rpc_send(int fd, const void *data, size_t len, int64_t deadline_ms,
             continue;
         if (n < 0 && errno != EAGAIN)
             return mcfs_fail_errno(err, errno, "send");
-        int rc = wait_for(fd, POLLOUT, deadline_ms, cancel, err);
+        int rc = rpc_wait_for(fd, POLLOUT, deadline_ms, cancel, err);
         if (rc < 0)
             return -1;
         if (rc == 0)
@@ -172,7 +161,7 @@ int mcfs_rpc_receive(int fd, struct mcfs_rpc_stream *s, struct mcfs_rpc_message 
             continue;
         if (errno != EAGAIN)
             return mcfs_fail_errno(err, errno, "receive");
-        int rc = wait_for(fd, POLLIN, deadline_ms, cancel, err);
+        int rc = rpc_wait_for(fd, POLLIN, deadline_ms, cancel, err);
         if (rc <= 0)
             return rc;
     }
@@ -236,7 +225,7 @@ static int take_idle(struct mcfs_rpc_client *c, uint32_t *msgid)
     return c->idle_count > 0 ? c->idle[--c->idle_count] : -1;
 }
 
-static void give_back(struct mcfs_rpc_client *c, int fd)
+void rpc_client_give_back(struct mcfs_rpc_client *c, int fd)
 {
     {
         MCFS_LOCK_SCOPE(&c->lock);
@@ -248,26 +237,106 @@ static void give_back(struct mcfs_rpc_client *c, int fd)
     close(fd);
 }
 
-/* One attempt on one connection.  Returns 1 when the server has answered (err holds its error), 0
- * at the deadline, -1 when the connection failed. */
-static int attempt(struct mcfs_rpc_client *c, int fd, uint32_t msgid, const struct mcfs_buf *frame,
-                   struct mcfs_rpc_reply *reply, int64_t deadline_ms,
+/* One attempt on one connection. */
+static int attempt(int fd, uint32_t msgid, const struct mcfs_buf *frame,
+                   const struct rpc_hearing *hearing, int64_t deadline_ms,
                    const struct mcfs_cancel *cancel, struct mcfs_error *err)
 {
-    struct mcfs_rpc_message m = {0};
     if (mcfs_rpc_send(fd, frame->data, frame->len, deadline_ms, cancel, err))
         return -1;
+    return hearing->hear(hearing->arg, fd, msgid, deadline_ms, cancel, err);
+}
+
+/* What an attempt came to: whether to come again. */
+enum verdict { ANSWERED, AGAIN_AT_ONCE, AGAIN_LATER, GIVE_UP };
+
+static enum verdict judge(int fd, int rc, bool pooled, const struct mcfs_error *e)
+{
+    if (rc == 1) /* UNAVAILABLE: not carried out, the peer is not ready yet */
+        return e->code == MCFS_UNAVAILABLE_IN_CURRENT_STATUS ? AGAIN_LATER : ANSWERED;
+    if (rc < 0 && e->errnum == EINTR)
+        return GIVE_UP;
+    if (fd < 0 && e->code == MCFS_ILLEGAL_CLIENT) /* asking again will not help */
+        return GIVE_UP;
+    /* A connection that died while idle says nothing about the peer. */
+    return pooled && rc < 0 ? AGAIN_AT_ONCE : AGAIN_LATER;
+}
+
+/* Between two attempts; false when cancelled. */
+static bool sleep_for(int64_t ms, const struct mcfs_cancel *cancel)
+{
+    struct pollfd p = {.fd = cancel ? cancel->fd : -1, .events = POLLIN};
+    return poll(&p, 1, (int)ms) <= 0;
+}
+
+int rpc_client_call(struct mcfs_rpc_client *c, const char *method, const struct mcfs_buf *params,
+                    const struct rpc_hearing *hearing, int *kept, bool *repeated,
+                    const struct mcfs_cancel *cancel, struct mcfs_error *err)
+{
+    int64_t deadline = mcfs_mono_ms() + c->timeout_ms, pause_ms = RETRY_FIRST_MS;
+    struct mcfs_error last = MCFS_ERROR_INIT;
+    _cleanup_buf_ struct mcfs_buf frame = MCFS_BUF_INIT;
+    bool sent = false;
+    *repeated = false;
+    for (;;) {
+        uint32_t msgid;
+        int fd = take_idle(c, &msgid), rc = -1;
+        bool pooled = fd >= 0;
+        if (!pooled)
+            fd = mcfs_rpc_connect(c->address, c->keys, deadline, cancel, &last);
+        if (fd >= 0) {
+            mcfs_buf_reset(&frame);
+            mcfs_rpc_put_request(&frame, msgid, method, params);
+            if (frame.failed) {
+                close(fd);
+                return mcfs_fail_errno(err, ENOMEM, "%s", method);
+            }
+            *repeated = sent;
+            sent = true;
+            rc = attempt(fd, msgid, &frame, hearing, deadline, cancel, &last);
+            if (rc == 1 && kept && last.code == MCFS_OK)
+                *kept = fd;
+            else if (rc == 1)
+                rpc_client_give_back(c, fd);
+            else
+                close(fd);
+        }
+        enum verdict v = judge(fd, rc, pooled, &last);
+        if (v == ANSWERED && last.code == MCFS_OK)
+            return 0;
+        if (v == ANSWERED || (v == GIVE_UP && last.errnum != EINTR)) {
+            if (err)
+                *err = last;
+            return -1;
+        }
+        if (v == GIVE_UP)
+            return mcfs_fail_errno(err, EINTR, "%s", method);
+        if (v == AGAIN_AT_ONCE)
+            continue;
+        if (mcfs_mono_ms() + pause_ms >= deadline)
+            break;
+        if (!sleep_for(pause_ms, cancel))
+            return mcfs_fail_errno(err, EINTR, "%s", method);
+        pause_ms = MCFS_MIN(pause_ms * 2, RETRY_MAX_MS);
+    }
+    return mcfs_fail(err, MCFS_RPC_FAIL, "%s: %s did not answer within %u ms%s%s", method,
+                     c->address, c->timeout_ms, last.msg[0] ? ": " : "", last.msg);
+}
+
+int rpc_hear_reply(void *arg, int fd, uint32_t msgid, int64_t deadline_ms,
+                   const struct mcfs_cancel *cancel, struct mcfs_error *err)
+{
+    struct mcfs_rpc_reply *reply = arg;
+    struct mcfs_rpc_message m = {0};
     reply->stream.in.len = reply->stream.taken = 0;
     reply->stream.scan = (struct mp_scan){0};
-    for (;;) {
+    do {
         int rc = mcfs_rpc_receive(fd, &reply->stream, &m, deadline_ms, cancel, err);
         if (rc <= 0)
             return rc;
-        if (m.kind == 1 && m.msgid == msgid)
-            break;
-        if (m.kind == 1)
-            return mcfs_fail(err, MCFS_RPC_FAIL, "%s: answer to another request", c->address);
-    }
+        if (m.kind == 1 && m.msgid != msgid)
+            return mcfs_fail(err, MCFS_RPC_FAIL, "answer to another request");
+    } while (m.kind != 1);
     *err = m.error;
     reply->result = mp_reader(m.body.data, m.body.len);
     return 1;
@@ -277,62 +346,6 @@ int mcfs_rpc_call(struct mcfs_rpc_client *c, const char *method, const struct mc
                   struct mcfs_rpc_reply *reply, const struct mcfs_cancel *cancel,
                   struct mcfs_error *err)
 {
-    int64_t deadline = mcfs_mono_ms() + c->timeout_ms, pause_ms = RETRY_FIRST_MS;
-    struct mcfs_error last = MCFS_ERROR_INIT;
-    _cleanup_buf_ struct mcfs_buf frame = MCFS_BUF_INIT;
-    bool sent = false;
-    reply->repeated = false;
-    for (;;) {
-        uint32_t msgid;
-        int fd = take_idle(c, &msgid);
-        bool pooled = fd >= 0;
-        if (!pooled)
-            fd = mcfs_rpc_connect(c->address, c->keys, deadline, cancel, &last);
-        int rc = -1;
-        if (fd >= 0) {
-            mcfs_buf_reset(&frame);
-            mcfs_rpc_put_request(&frame, msgid, method, params);
-            if (frame.failed) {
-                close(fd);
-                return mcfs_fail_errno(err, ENOMEM, "%s", method);
-            }
-            reply->repeated = sent;
-            sent = true;
-            rc = attempt(c, fd, msgid, &frame, reply, deadline, cancel, &last);
-            if (rc == 1) {
-                give_back(c, fd);
-                if (last.code == MCFS_OK)
-                    return 0;
-                if (last.code != MCFS_UNAVAILABLE_IN_CURRENT_STATUS) {
-                    if (err)
-                        *err = last;
-                    return -1;
-                }
-                pooled = false; /* not carried out: the peer is not ready yet */
-            } else {
-                close(fd);
-            }
-        }
-        if (rc < 0 && last.errnum == EINTR)
-            return mcfs_fail_errno(err, EINTR, "%s", method);
-        if (fd < 0 && last.code == MCFS_ILLEGAL_CLIENT) { /* asking again will not help */
-            if (err)
-                *err = last;
-            return -1;
-        }
-        if (pooled && rc < 0)
-            continue; /* a connection that died while idle says nothing about the peer */
-        if (mcfs_mono_ms() + pause_ms >= deadline)
-            break;
-        if (cancel && cancel->fd >= 0) {
-            struct pollfd p = {.fd = cancel->fd, .events = POLLIN};
-            if (poll(&p, 1, (int)pause_ms) > 0)
-                return mcfs_fail_errno(err, EINTR, "%s", method);
-        } else {
-            poll(NULL, 0, (int)pause_ms);
-        }
-        pause_ms = MCFS_MIN(pause_ms * 2, RETRY_MAX_MS);
-    }
-    return mcfs_fail(err, MCFS_RPC_FAIL, "%s: %s did not answer within %u ms%s%s", method,
-                     c->address, c->timeout_ms, last.msg[0] ? ": " : "", last.msg);
+    const struct rpc_hearing hearing = {rpc_hear_reply, reply};
+    return rpc_client_call(c, method, params, &hearing, NULL, &reply->repeated, cancel, err);
 }

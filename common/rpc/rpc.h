@@ -225,6 +225,33 @@ int mcfs_rpc_call(struct mcfs_rpc_client *c, const char *method, const struct mc
                   struct mcfs_rpc_reply *reply, const struct mcfs_cancel *cancel,
                   struct mcfs_error *err);
 
+/* An answer that is one binary value, taken off the connection piece by piece while it arrives: its
+ * bytes lie nowhere in between, and what is not taken yet keeps the peer from sending more than the
+ * socket holds. */
+struct mcfs_rpc_incoming {
+    struct mcfs_rpc_client *client;
+    int fd;        /* the connection, this call's alone; -1: there is none */
+    uint64_t left; /* bytes still to be taken */
+};
+#define MCFS_RPC_INCOMING_INIT                                                                     \
+    {                                                                                              \
+        .fd = -1                                                                                   \
+    }
+
+/* As mcfs_rpc_call up to the answer's first byte; TRANSFER_FAIL when the answer is no binary value.
+ */
+int mcfs_rpc_incoming_begin(struct mcfs_rpc_client *c, const char *method,
+                            const struct mcfs_buf *params, struct mcfs_rpc_incoming *in,
+                            const struct mcfs_cancel *cancel, struct mcfs_error *err);
+
+/* Takes len bytes, or what is left when that is less, within the client's timeout.  The count, or
+ * -1: the connection is closed then, and nothing left. */
+int64_t mcfs_rpc_incoming_read(struct mcfs_rpc_incoming *in, void *buf, size_t len,
+                               const struct mcfs_cancel *cancel, struct mcfs_error *err);
+
+/* Gives the connection back if nothing is left, else closes it. */
+void mcfs_rpc_incoming_end(struct mcfs_rpc_incoming *in);
+
 /* Drops idle connections, so that a forked child or a changed peer starts anew. */
 void mcfs_rpc_client_reset(struct mcfs_rpc_client *c);
 

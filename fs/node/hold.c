@@ -5,6 +5,7 @@
 #include "common/cond.h"
 #include "common/id.h"
 #include "common/log.h"
+#include "fs/node/remote.h"
 
 #define HOLD_MS 60000   /* asked for at a time */
 #define RENEW_MS 20000  /* asked for again after */
@@ -121,6 +122,7 @@ static void *holds_main(void *arg)
         int64_t now = mcfs_mono_ms(), next_ms = now + SWEEP_MS;
         if (now >= sweep_ms) {
             held_set_sweep(hs->node->held);
+            streams_sweep(hs->node->streams);
             sweep_ms = now + SWEEP_MS;
         }
         struct hold *h = find_due(hs, now, &next_ms);

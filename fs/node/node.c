@@ -3,6 +3,7 @@
 #include "fs/node/hold.h"
 #include "fs/node/known.h"
 #include "fs/node/node_private.h"
+#include "fs/node/remote.h"
 
 #include "backends/backends.h"
 #include "backends/live.h"
@@ -256,9 +257,10 @@ struct node *node_start(const struct node_config *config, struct mcfs_error *err
         return NULL;
     }
     n->known = known_new();
-    if (!n->known)
+    n->streams = streams_new();
+    if (!n->known || !n->streams)
         mcfs_fail_errno(err, ENOMEM, "node");
-    n->verifier = n->known ? verifier_new(n, err) : NULL;
+    n->verifier = n->known && n->streams ? verifier_new(n, err) : NULL;
     n->held = n->verifier ? held_set_new(n, err) : NULL;
     n->holds = n->held ? holds_new(n, err) : NULL;
     if (!n->holds || open_store(n, err) || node_finish_exchange(n, err) || open_evictor(n, err) ||
@@ -284,6 +286,7 @@ int node_stop(struct node *n, struct mcfs_error *err)
     supervisor_stop(n->supervisor);
     holds_free(n->holds);
     held_set_free(n->held);
+    streams_free(n->streams);
     node_peers_free(n);
     verifier_free(n->verifier);
     if (n->store)

@@ -38,6 +38,7 @@ struct node {
     struct known *known;
     struct holds *holds;     /* of what is open here and stored by peers */
     struct held_set *held;   /* for peers */
+    struct streams *streams; /* from peers */
     struct evictor *evictor; /* NULL: the store is somebody else's */
     _Atomic uint64_t remote_reads, remote_bytes, local_reads;
 };

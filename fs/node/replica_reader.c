@@ -5,31 +5,15 @@
 #include "fs/node/hold.h"
 #include "fs/node/known.h"
 #include "fs/node/node_private.h"
+#include "fs/node/remote.h"
 
 #include "common/cleanup.h"
 #include "common/id.h"
 
-#include <inttypes.h>
 #include <sys/uio.h>
 
-#define REMOTE_READ_MAX (4u << 20) /* bytes asked for in one request */
-#define VERIFY_NOW_MAX (1u << 20)  /* bytes of a value */
-#define LOOKUPS_MAX 20             /* times a key may change while it is being opened */
-
-/* What is asked of peers. */
-struct remote {
-    struct mcfs_slice tenant, key;
-    struct mcfs_master_object object;
-    struct hold hold;
-    pthread_mutex_t lock; /* guards what follows */
-    /* Who reads on gets his bytes out of one large answer: a request costs more than what a
-     * kernel's read-ahead asks for. */
-    struct mcfs_rpc_reply answer;
-    struct mcfs_slice ahead; /* in the answer */
-    uint64_t ahead_off;      /* of its first byte in the value */
-    uint64_t next;           /* where the last read ended */
-    char names[];
-};
+#define VERIFY_NOW_MAX (1u << 20) /* bytes of a value */
+#define LOOKUPS_MAX 20            /* times a key may change while it is being opened */
 
 struct replica_reader {
     struct node *node;
@@ -135,25 +119,16 @@ static struct replica_reader *open_remote(struct node *n, struct mcfs_slice tena
                                           struct mcfs_error *err)
 {
     struct replica_reader *r = calloc(1, sizeof(*r));
-    struct remote *m = malloc(sizeof(*m) + tenant.len + key.len);
-    if (!r || !m) {
-        free(r);
-        free(m);
+    if (!r) {
         mcfs_fail_errno(err, ENOMEM, "reader");
         return NULL;
     }
-    *m = (struct remote){.object = *object};
-    pthread_mutex_init(&m->lock, NULL);
-    memcpy(m->names, tenant.data, tenant.len);
-    memcpy(m->names + tenant.len, key.data, key.len);
-    m->tenant = mcfs_slice(m->names, tenant.len);
-    m->key = mcfs_slice(m->names + tenant.len, key.len);
     r->node = n;
-    r->remote = m;
-    m->hold = (struct hold){
-        .tenant = m->tenant, .key = m->key, .version = object->version, .object = &m->object};
-    hold_add(n->holds, &m->hold, object->lease_ms);
-    return r;
+    r->remote = remote_open(n, tenant, key, object, err);
+    if (r->remote)
+        return r;
+    free(r);
+    return NULL;
 }
 
 struct replica_reader *node_reader_open(struct node *n, struct mcfs_slice tenant,
@@ -185,12 +160,7 @@ void node_reader_close(struct replica_reader *r)
         return;
     if (r->local)
         r->node->ops->reader_close(r->local);
-    if (r->remote) {
-        hold_remove(r->node->holds, &r->remote->hold);
-        mcfs_rpc_reply_free(&r->remote->answer);
-        pthread_mutex_destroy(&r->remote->lock);
-    }
-    free(r->remote);
+    remote_close(r->remote);
     free(r);
 }
 
@@ -199,85 +169,11 @@ int node_reader_fd(struct replica_reader *r, uint64_t *offset, uint64_t *length)
     return r->local ? r->node->ops->reader_fd(r->local, offset, length) : -1;
 }
 
-/* Asks a peer for a range; the answer replaces what was there.  The caller holds the lock. */
-static int ask_peer(struct replica_reader *r, const char *endpoint, uint64_t off, size_t len,
-                    const struct mcfs_cancel *cancel, struct mcfs_error *err)
-{
-    struct remote *m = r->remote;
-    struct mcfs_rpc_client *client = node_peer_client(r->node, endpoint, false, err);
-    if (!client)
-        return -1;
-    _cleanup_buf_ struct mcfs_buf p = MCFS_BUF_INIT;
-    struct mcfs_slice bytes;
-    mp_put_array(&p, 5);
-    mp_put_str(&p, m->tenant);
-    mp_put_str(&p, m->key);
-    mp_put_uint(&p, m->object.version);
-    mp_put_uint(&p, off);
-    mp_put_uint(&p, len);
-    m->ahead.len = 0;
-    if (mcfs_rpc_call(client, "ReadReplica", &p, &m->answer, cancel, err))
-        return -1;
-    if (!mp_read_bin(&m->answer.result, &bytes) || bytes.len != len)
-        return mcfs_fail(err, MCFS_TRANSFER_FAIL, "%s sent %zu bytes where %zu were asked for",
-                         endpoint, bytes.len, len);
-    m->ahead = bytes;
-    m->ahead_off = off;
-    atomic_fetch_add(&r->node->remote_reads, 1);
-    atomic_fetch_add(&r->node->remote_bytes, len);
-    return 0;
-}
-
-static int ask_peers(struct replica_reader *r, uint64_t off, size_t len,
-                     const struct mcfs_cancel *cancel, struct mcfs_error *err)
-{
-    const struct remote *m = r->remote;
-    mcfs_fail(err, MCFS_REPLICA_IS_NOT_READY, "%.*s: no node that stores it answers",
-              (int)MCFS_MIN(m->key.len, 200), m->key.data);
-    for (uint32_t i = 0; i < m->object.replica_count; i++) {
-        const struct mcfs_master_replica *replica = &m->object.replicas[i];
-        if (!node_replica_is_remote(r->node, replica))
-            continue;
-        if (ask_peer(r, replica->endpoint, off, len, cancel, err) == 0)
-            return 0;
-        if (err && err->errnum == EINTR)
-            return -1;
-    }
-    return -1;
-}
-
-/* Bytes of the last answer from an offset on. */
-static size_t at_hand(const struct remote *m, uint64_t off)
-{
-    return off >= m->ahead_off && off - m->ahead_off < m->ahead.len
-               ? m->ahead.len - (size_t)(off - m->ahead_off)
-               : 0;
-}
-
-static int64_t read_remote(struct replica_reader *r, void *buf, size_t len, uint64_t off,
-                           const struct mcfs_cancel *cancel, struct mcfs_error *err)
-{
-    struct remote *m = r->remote;
-    if (off >= m->object.size)
-        return 0;
-    uint64_t left = m->object.size - off;
-    MCFS_LOCK_SCOPE(&m->lock);
-    if (!at_hand(m, off)) {
-        uint64_t want = off == m->next ? REMOTE_READ_MAX : len;
-        if (ask_peers(r, off, (size_t)MCFS_MIN(MCFS_MIN(want, REMOTE_READ_MAX), left), cancel, err))
-            return -1;
-    }
-    size_t n = MCFS_MIN(len, at_hand(m, off));
-    memcpy(buf, m->ahead.data + (off - m->ahead_off), n);
-    m->next = off + n;
-    return (int64_t)n;
-}
-
 int64_t node_reader_read(struct replica_reader *r, void *buf, size_t len, uint64_t off,
                          const struct mcfs_cancel *cancel, struct mcfs_error *err)
 {
     if (!r->local)
-        return read_remote(r, buf, len, off, cancel, err);
+        return remote_read(r->remote, buf, len, off, cancel, err);
     atomic_fetch_add_explicit(&r->node->local_reads, 1, memory_order_relaxed);
     return r->node->ops->reader_read(r->local, buf, len, off, err);
 }
@@ -295,7 +191,7 @@ struct replica_reader *node_open(struct node *n, struct mcfs_slice tenant, struc
         struct node_lease lease = known_lease(n->known, &mark, tenant, key, object->lease_ms);
         struct replica_reader *r = node_reader_open(n, tenant, key, object, err);
         if (r && r->remote && !known_lease_holds(n->known, tenant, key, &lease) &&
-            !hold_now(n->holds, &r->remote->hold)) {
+            !remote_hold(r->remote)) {
             node_reader_close(r);
             mcfs_fail(err, MCFS_REPLICA_IS_GONE, "%.*s changes again and again",
                       (int)MCFS_MIN(key.len, 200), key.data);
