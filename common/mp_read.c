@@ -1,11 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "common/mp.h"
 
-#include <limits.h>
+#include <endian.h>
+#include <string.h>
 
-static uint64_t big_endian(const uint8_t *p, unsigned n)
+/* A number of n bytes at p, where `left` bytes are. */
+static uint64_t big_endian(const uint8_t *p, unsigned n, size_t left)
 {
     uint64_t v = 0;
+    if (n && left >= 8) {
+        memcpy(&v, p, 8);
+        return be64toh(v) >> (64 - 8 * n);
+    }
     for (unsigned i = 0; i < n; i++)
         v = v << 8 | p[i];
     return v;
@@ -49,7 +55,7 @@ static enum head_result wide_head(const uint8_t *p, size_t len, struct head *h)
     h->size = 1u + wide[i].width;
     if (len < h->size)
         return HEAD_SHORT;
-    h->number = big_endian(p + 1, wide[i].width);
+    h->number = big_endian(p + 1, wide[i].width, len - 1);
     switch (h->type) {
     case MP_BOOL:
         h->number = p[0] == 0xc3;

@@ -246,8 +246,6 @@ int directory_get(struct directory *d, struct mcfs_slice tenant, struct mcfs_sli
     return 0;
 }
 
-#define GROUP 32 /* look-ups whose memory is fetched side by side */
-
 /* Where a slot's key is, as far as can be told without the shard's lock: the record may be freed or
  * made anew meanwhile, and then this is any number.  It only says what to fetch ahead, which may be
  * any address. */
@@ -257,16 +255,13 @@ __attribute__((no_sanitize_thread)) static uint32_t guess_key(const struct direc
     return slot ? __atomic_load_n(&record_at(d, slot)->key, __ATOMIC_RELAXED) : 0;
 }
 
-/* Hashes the keys and fetches what their look-ups will need, in the order in which one says where
- * the next is: table, record and lease, key. */
-static void prefetch(struct directory *d, struct mcfs_slice tenant, const struct mcfs_slice *keys,
-                     uint32_t n, struct key_hash *h)
+/* In the order in which one says where the next is: table, record and lease, key. */
+void record_fetch_ahead(struct directory *d, const struct key_hash *h,
+                        const struct mcfs_slice *keys, uint32_t n)
 {
-    uint32_t slots[GROUP];
-    for (uint32_t i = 0; i < n; i++) {
-        h[i] = key_hash(tenant, keys[i]);
+    uint32_t slots[FETCH_AHEAD_MAX];
+    for (uint32_t i = 0; i < n; i++)
         shard_prefetch(d, h[i]);
-    }
     for (uint32_t i = 0; i < n; i++) {
         slots[i] = shard_first(d, h[i]);
         if (slots[i]) {
@@ -287,12 +282,14 @@ void directory_get_batch(struct directory *d, struct mcfs_slice tenant,
                                     const struct mcfs_error *err, void *arg),
                          void *arg)
 {
-    struct key_hash h[GROUP];
+    struct key_hash h[FETCH_AHEAD_MAX];
     struct object_view view = {.lease_ms = 0};
     uint32_t number = intern_find(d->tenants, tenant), now = lease_now(d->leases), granted = 0;
-    for (uint32_t from = 0; from < n; from += GROUP) {
-        uint32_t count = MCFS_MIN(n - from, GROUP);
-        prefetch(d, tenant, keys + from, count, h);
+    for (uint32_t from = 0; from < n; from += FETCH_AHEAD_MAX) {
+        uint32_t count = MCFS_MIN(n - from, FETCH_AHEAD_MAX);
+        for (uint32_t i = 0; i < count; i++)
+            h[i] = key_hash(tenant, keys[from + i]);
+        record_fetch_ahead(d, h, keys + from, count);
         for (uint32_t i = 0; i < count; i++) {
             struct mcfs_slice key = keys[from + i];
             struct mcfs_error err;

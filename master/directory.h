@@ -292,6 +292,10 @@ uint8_t directory_inventory_begin(struct directory *d, uint32_t node);
 /* The generation of the inventory that the node reports now. */
 uint8_t directory_inventory_generation(struct directory *d, uint32_t node);
 
+/* Fetches ahead what the next items will need: n objects, DIRECTORY_AHEAD_MAX at most. */
+#define DIRECTORY_AHEAD_MAX 32
+void directory_inventory_ahead(struct directory *d, const struct mcfs_object *objects, uint32_t n);
+
 /* One object that the node stores.  Returns 1 when it is (now) this object's replica, 0 when the
  * version is nobody's and the node may drop it, -1 on error. */
 int directory_inventory_item(struct directory *d, uint32_t node, uint8_t generation,

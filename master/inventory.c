@@ -10,10 +10,24 @@
 #include "common/cleanup.h"
 #include "common/clock.h"
 #include "master/object_change.h"
+#include "master/object_memory.h"
 
 uint8_t directory_inventory_begin(struct directory *d, uint32_t node)
 {
     return (uint8_t)(atomic_fetch_add(&d->node_generation[node], 1) + 1);
+}
+
+_Static_assert(DIRECTORY_AHEAD_MAX == FETCH_AHEAD_MAX, "one batch of each");
+
+void directory_inventory_ahead(struct directory *d, const struct mcfs_object *objects, uint32_t n)
+{
+    struct key_hash h[FETCH_AHEAD_MAX];
+    struct mcfs_slice keys[FETCH_AHEAD_MAX];
+    for (uint32_t i = 0; i < n; i++) {
+        keys[i] = objects[i].key;
+        h[i] = key_hash(objects[i].tenant, objects[i].key);
+    }
+    record_fetch_ahead(d, h, keys, n);
 }
 
 static int adopt(struct directory *d, struct key_hash h, uint32_t tenant, uint32_t slot,
@@ -38,13 +52,15 @@ static int adopt(struct directory *d, struct key_hash h, uint32_t tenant, uint32
     }
     if (record_set_attr(d, r, &o->attr))
         return mcfs_fail(err, MCFS_NO_AVAILABLE_HANDLE, "the master is out of memory");
-    tree_lock(d->tree);
+    if (!is_new) /* listings see it */
+        tree_lock(d->tree);
     record_set_size(d, r, o->size);
     r->version = o->version;
     r->data_type = o->data_type;
     r->putter = node;
     r->put_start_ms = (uint64_t)(o->attr.mtime_ns > 0 ? o->attr.mtime_ns / 1000000 : 0);
-    tree_unlock(d->tree);
+    if (!is_new)
+        tree_unlock(d->tree);
     record_set_inline(d, r, node, generation);
     r->flags |= RECORD_ADOPTED;
     if (is_new && record_show(d, slot)) {
@@ -87,6 +103,7 @@ void directory_inventory_end(struct directory *d, uint32_t node, uint8_t generat
     for (uint32_t shard = 0; shard < MCFS_SHARD_COUNT; shard++) {
         MCFS_LOCK_SCOPE(&d->shards[shard].lock);
         for (uint32_t i = 0; i <= d->shards[shard].mask;) {
+            record_walk_prefetch(d, shard, i);
             uint32_t slot = shard_slot_at(d, shard, i);
             struct record *r = slot ? record_at(d, slot) : NULL;
             if (!r || !record_has_node(d, r, node) || record_withdraw(d, r, node, generation)) {

@@ -176,6 +176,12 @@ void shard_prefetch(struct directory *d, struct key_hash h);
 uint32_t shard_first(struct directory *d,
                      struct key_hash h); /* likely slot, for prefetch; no lock */
 
+/* Has the memory fetched side by side that look-ups of n keys (FETCH_AHEAD_MAX at most) will need;
+ * no lock. */
+#define FETCH_AHEAD_MAX 32
+void record_fetch_ahead(struct directory *d, const struct key_hash *h,
+                        const struct mcfs_slice *keys, uint32_t n);
+
 /* ---- records (record.c); the caller holds the shard's lock ---- */
 
 /* A new record with its key, in the shard's table; 0 without memory.  Fill it in, then record_show.

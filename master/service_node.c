@@ -49,6 +49,37 @@ static bool read_item(struct mp_reader *p, struct mcfs_object *o, bool *leaving)
     return ok;
 }
 
+/* Items that are read from the message before any is entered, so that what they need is fetched
+ * side by side. */
+struct item_group {
+    struct mcfs_object objects[DIRECTORY_AHEAD_MAX];
+    bool leaving[DIRECTORY_AHEAD_MAX];
+    uint32_t count, first; /* of its first in the message */
+};
+
+/* Enters a group; the places of stale ones go to the result.  0 or -1. */
+static int enter_group(struct master *m, struct mcfs_rpc_request *r, uint32_t node,
+                       const struct item_group *g, uint32_t *stale, struct mcfs_error *err)
+{
+    const struct mcfs_rpc_key *key = mcfs_rpc_conn_key(r->conn);
+    uint8_t generation = directory_inventory_generation(m->directory, node);
+    directory_inventory_ahead(m->directory, g->objects, g->count);
+    for (uint32_t i = 0; i < g->count; i++) {
+        const struct mcfs_object *o = &g->objects[i];
+        int rc = mcfs_rpc_key_check(key, o->tenant, err);
+        if (rc == 0 && !nodes_is_discarded(m->nodes, node, o->version))
+            rc = (g->leaving[i] ? directory_inventory_leaving
+                                : directory_inventory_item)(m->directory, node, generation, o, err);
+        if (rc < 0)
+            return -1;
+        if (rc == 0) {
+            mp_put_uint(r->result, g->first + i);
+            ++*stale;
+        }
+    }
+    return 0;
+}
+
 int method_inventory_items(struct master *m, struct mcfs_rpc_request *r, struct mcfs_error *err)
 {
     uint64_t session;
@@ -57,23 +88,14 @@ int method_inventory_items(struct master *m, struct mcfs_rpc_request *r, struct 
         return bad_params(r, err);
     if (session_node(m, session, &node, err))
         return -1;
-    uint8_t generation = directory_inventory_generation(m->directory, node);
     size_t at = mp_begin_array(r->result);
-    for (uint32_t i = 0; i < n; i++) {
-        struct mcfs_object o;
-        bool leaving;
-        if (!read_item(&r->params, &o, &leaving))
-            return bad_params(r, err);
-        int rc = mcfs_rpc_key_check(mcfs_rpc_conn_key(r->conn), o.tenant, err);
-        if (rc == 0 && !nodes_is_discarded(m->nodes, node, o.version))
-            rc = (leaving ? directory_inventory_leaving
-                          : directory_inventory_item)(m->directory, node, generation, &o, err);
-        if (rc < 0)
+    struct item_group g;
+    for (g.first = 0; g.first < n; g.first += g.count) {
+        for (g.count = 0; g.count < MCFS_MIN(n - g.first, DIRECTORY_AHEAD_MAX); g.count++)
+            if (!read_item(&r->params, &g.objects[g.count], &g.leaving[g.count]))
+                return bad_params(r, err);
+        if (enter_group(m, r, node, &g, &stale, err))
             return -1;
-        if (rc == 0) {
-            mp_put_uint(r->result, i);
-            stale++;
-        }
     }
     mp_end_array(r->result, at, stale);
     return 0;

@@ -44,7 +44,9 @@ int mcfs_rpc_parse(const void *frame, size_t len, struct mcfs_rpc_message *m)
     } else if (!mp_read_str(&r, &m->method) || mp_peek(&r) != MP_ARRAY) {
         return -1;
     }
-    return mp_skip(&r, &m->body) && mp_done(&r) ? 0 : -1;
+    /* Its last value: where that ends is known from the frame's length. */
+    m->body = mcfs_slice(r.p, (size_t)(r.end - r.p));
+    return r.failed ? -1 : 0;
 }
 
 void mcfs_rpc_put_request(struct mcfs_buf *b, uint32_t msgid, const char *method,

@@ -188,7 +188,8 @@ int mcfs_rpc_receive(int fd, struct mcfs_rpc_stream *stream, struct mcfs_rpc_mes
 
 void mcfs_rpc_stream_free(struct mcfs_rpc_stream *stream);
 
-/* Takes the frame apart; shared by server and client.  Returns 0 or -1. */
+/* Takes a frame apart whose length mp_scan has told; shared by server and client.  Returns 0 or -1.
+ */
 int mcfs_rpc_parse(const void *frame, size_t len, struct mcfs_rpc_message *message);
 
 /* Appends a whole request. */

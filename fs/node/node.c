@@ -182,17 +182,21 @@ static int listen_for_data(struct node *n, struct mcfs_error *err)
     return 0;
 }
 
+/* Its own one begins first of all, and comes up while the store is being opened. */
+static int start_master(struct node *n, struct mcfs_error *err)
+{
+    n->master_address = n->config.master_address;
+    if (n->master_address)
+        return 0;
+    n->supervisor =
+        supervisor_start(n->config.state, n->config.master_flags, &n->master_address, err);
+    return n->supervisor ? 0 : -1;
+}
+
 static int connect_master(struct node *n, struct mcfs_error *err)
 {
     char host[256] = "node";
     gethostname(host, sizeof(host) - 1);
-    n->master_address = n->config.master_address;
-    if (!n->master_address) {
-        n->supervisor =
-            supervisor_start(n->config.state, n->config.master_flags, &n->master_address, err);
-        if (!n->supervisor)
-            return -1;
-    }
     struct mcfs_master_config config = {.address = n->master_address,
                                         .timeout_ms = n->config.rpc_timeout_ms,
                                         .keys = n->keys,
@@ -263,9 +267,9 @@ struct node *node_start(const struct node_config *config, struct mcfs_error *err
     n->verifier = n->known && n->streams ? verifier_new(n, err) : NULL;
     n->held = n->verifier ? held_set_new(n, err) : NULL;
     n->holds = n->held ? holds_new(n, err) : NULL;
-    if (!n->holds || open_store(n, err) || node_finish_exchange(n, err) || open_evictor(n, err) ||
-        listen_for_data(n, err) || connect_master(n, err) || start_evictor(n, err) ||
-        mcfs_rpc_server_start(n->server, err) || watch_store(n, err)) {
+    if (!n->holds || start_master(n, err) || open_store(n, err) || node_finish_exchange(n, err) ||
+        open_evictor(n, err) || listen_for_data(n, err) || connect_master(n, err) ||
+        start_evictor(n, err) || mcfs_rpc_server_start(n->server, err) || watch_store(n, err)) {
         node_stop(n, NULL);
         return NULL;
     }

@@ -12,7 +12,8 @@
 #define PING_MS 2000
 #define STEP_TIMEOUT_MS 10000 /* connect, and each step of the registration */
 #define ITEMS_PER_MESSAGE 2000
-#define RETRY_MS 50
+#define RETRY_FIRST_MS 5 /* wait before the next connection; doubles */
+#define RETRY_MAX_MS 50
 #define REFUSED_RETRY_MS 1000 /* after the master did not take the key */
 
 /* One connection of the session thread. */
@@ -134,36 +135,42 @@ static void on_notice(struct link *l, const struct mcfs_rpc_message *msg)
         on_discard(l, &p);
 }
 
-/* The inventory on its way, in messages of ITEMS_PER_MESSAGE: while the master works on one, the
+#define BATCHES 3 /* two sent, so that the master has the next when it is done with one */
+
+/* The inventory on its way, in messages of ITEMS_PER_MESSAGE: while the master works on some, the
  * next is gathered. */
 struct inventory {
     struct link *l;
     struct batch {
         struct mcfs_buf items;
-        uint32_t count;
-    } gathering, sent;
-    uint32_t sent_id; /* while sent.count */
+        uint32_t count, id;
+    } batches[BATCHES];
+    uint32_t first, sent; /* the oldest that was sent, and how many were; behind them, gathering */
     uint64_t total;
     struct mcfs_error *err;
     bool failed;
 };
 
-/* Takes the answer to what was sent, and drops what the master calls nobody's. */
+static struct batch *gathering(struct inventory *inv)
+{
+    return &inv->batches[(inv->first + inv->sent) % BATCHES];
+}
+
+/* Takes the answer to the oldest that was sent, and drops what the master calls nobody's. */
 static int inventory_answer(struct inventory *inv)
 {
+    struct batch *batch = &inv->batches[inv->first];
     struct mp_reader result;
     uint32_t stale;
-    if (!inv->sent.count)
-        return 0;
-    if (link_wait(inv->l, "InventoryItems", inv->sent_id, &result, inv->err))
+    if (link_wait(inv->l, "InventoryItems", batch->id, &result, inv->err))
         return -1;
     if (!mp_read_array(&result, &stale))
         return mcfs_fail(inv->err, MCFS_RPC_FAIL, "InventoryItems: answer of a wrong form");
     /* Walk the items that were sent beside the sorted list of stale ones. */
-    struct mp_reader items = mp_reader(inv->sent.items.data, inv->sent.items.len);
+    struct mp_reader items = mp_reader(batch->items.data, batch->items.len);
     uint64_t next = 0;
     bool has_next = stale > 0 && mp_read_uint(&result, &next);
-    for (uint32_t i = 0; i < inv->sent.count && has_next; i++) {
+    for (uint32_t i = 0; i < batch->count && has_next; i++) {
         struct mcfs_slice tenant, key;
         uint64_t version;
         struct mp_reader item = items;
@@ -176,36 +183,45 @@ static int inventory_answer(struct inventory *inv)
             inv->l->m->ops->discard(inv->l->m->ops_arg, tenant, key, version);
         has_next = --stale > 0 && mp_read_uint(&result, &next);
     }
-    inv->sent.count = 0;
+    mcfs_buf_reset(&batch->items);
+    batch->count = 0;
+    inv->first = (inv->first + 1) % BATCHES;
+    inv->sent--;
     return 0;
 }
 
 static int inventory_send(struct inventory *inv)
 {
     _cleanup_buf_ struct mcfs_buf params = MCFS_BUF_INIT;
-    if (inventory_answer(inv))
-        return -1;
-    if (!inv->gathering.count)
+    struct batch *batch = gathering(inv);
+    if (!batch->count)
         return 0;
     mp_put_array(&params, 2);
     mp_put_uint(&params, inv->l->session);
-    mp_put_array(&params, inv->gathering.count);
-    mcfs_buf_append(&params, inv->gathering.items.data, inv->gathering.items.len);
-    params.failed |= inv->gathering.items.failed;
-    if (link_send(inv->l, "InventoryItems", &params, &inv->sent_id, inv->err))
+    mp_put_array(&params, batch->count);
+    mcfs_buf_append(&params, batch->items.data, batch->items.len);
+    params.failed |= batch->items.failed;
+    if (link_send(inv->l, "InventoryItems", &params, &batch->id, inv->err))
         return -1;
-    struct batch used = inv->sent;
-    inv->sent = inv->gathering;
-    inv->gathering = used;
-    mcfs_buf_reset(&inv->gathering.items);
-    inv->gathering.count = 0;
+    inv->sent++;
+    return inv->sent == BATCHES ? inventory_answer(inv) : 0;
+}
+
+static int inventory_finish(struct inventory *inv)
+{
+    if (inventory_send(inv))
+        return -1;
+    while (inv->sent)
+        if (inventory_answer(inv))
+            return -1;
     return 0;
 }
 
 static bool inventory_emit(const struct mcfs_object *o, void *arg)
 {
     struct inventory *inv = arg;
-    struct mcfs_buf *b = &inv->gathering.items;
+    struct batch *batch = gathering(inv);
+    struct mcfs_buf *b = &batch->items;
     const struct mcfs_session_ops *ops = inv->l->m->ops;
     bool leaving = ops->leaving && ops->leaving(inv->l->m->ops_arg, o);
     mp_put_array(b, leaving ? 10 : 9);
@@ -217,9 +233,9 @@ static bool inventory_emit(const struct mcfs_object *o, void *arg)
     mp_put_uint(b, o->data_type);
     if (leaving)
         mp_put_bool(b, true);
-    inv->gathering.count++;
+    batch->count++;
     inv->total++;
-    if (inv->gathering.count == ITEMS_PER_MESSAGE && inventory_send(inv))
+    if (batch->count == ITEMS_PER_MESSAGE && inventory_send(inv))
         inv->failed = true;
     return !inv->failed;
 }
@@ -228,10 +244,10 @@ static int report_inventory(struct link *l, uint64_t *total, struct mcfs_error *
 {
     struct inventory inv = {.l = l, .err = err};
     int rc = l->m->ops->inventory(l->m->ops_arg, inventory_emit, &inv, err);
-    if (rc == 0 && (inv.failed || inventory_send(&inv) || inventory_answer(&inv)))
+    if (rc == 0 && (inv.failed || inventory_finish(&inv)))
         rc = -1;
-    mcfs_buf_free(&inv.gathering.items);
-    mcfs_buf_free(&inv.sent.items);
+    for (size_t i = 0; i < BATCHES; i++)
+        mcfs_buf_free(&inv.batches[i].items);
     *total = inv.total;
     if (rc)
         return -1;
@@ -325,6 +341,7 @@ static void *session_main(void *arg)
 {
     struct mcfs_master *m = arg;
     int reported = MCFS_OK; /* why there is none, as the log has it already */
+    int pause_ms = RETRY_FIRST_MS;
     for (;;) {
         struct mcfs_error err = MCFS_ERROR_INIT;
         struct link l = {.m = m};
@@ -341,6 +358,7 @@ static void *session_main(void *arg)
             mcfs_rpc_connect(m->address, m->keys, mcfs_mono_ms() + STEP_TIMEOUT_MS, &m->wake, &err);
         if (l.fd >= 0 && establish(&l, &err) == 0) {
             reported = MCFS_OK;
+            pause_ms = RETRY_FIRST_MS;
             set_session(m, l.session, NULL);
             serve(&l, &err);
             set_session(m, 0, &err);
@@ -365,7 +383,8 @@ static void *session_main(void *arg)
         if (err.code == MCFS_ILLEGAL_CLIENT)
             poll(&wake, 1, REFUSED_RETRY_MS);
         else
-            poll(NULL, 0, RETRY_MS);
+            poll(NULL, 0, pause_ms);
+        pause_ms = MCFS_MIN(pause_ms * 2, RETRY_MAX_MS);
     }
 }
 

@@ -7,7 +7,7 @@ import threading
 import time
 
 import pytest
-from harness import Master, Mount, Rpc
+from harness import Master, Mount, Rpc, wait_until
 
 MIB = 1 << 20
 STREAMS_MAX = 64  # connections with something left on them that a node keeps
@@ -113,6 +113,24 @@ def test_many_open_files_keep_little(world):
     for f in files[:8]:
         assert f.read() == data
     for f in files:
+        f.close()
+
+
+def test_what_nobody_reads_on_is_let_go(world):
+    """Its connections end; who reads on later gets the rest all the same."""
+    a, b = two_nodes(world)
+    data = random.Random(10).randbytes(16 * MIB)
+    write(a.key("f"), data)
+    descriptors = lambda: len(os.listdir(f"/proc/{b.pid()}/fd"))
+    before = descriptors()
+    files = [open(b.key("f"), "rb", buffering=0) for _ in range(10)]
+    for i, f in enumerate(files):
+        os.posix_fadvise(f.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        assert os.pread(f.fileno(), 1000, 0) == data[:1000]
+    assert descriptors() >= before + 5
+    wait_until(lambda: descriptors() <= before + 4, 30, "idle connections to end")
+    for f in files:
+        assert f.read() == data
         f.close()
 
 
