@@ -22,6 +22,7 @@
 #include "fs/opened.h"
 #include "fs/options.h"
 #include "fs/passthrough.h"
+#include "fs/plus.h"
 #include "fs/temp_names.h"
 
 #include <stdatomic.h>
@@ -56,6 +57,7 @@ struct fs {
         notify_lock; /* shared while the kernel is notified: its descriptor must not go meanwhile */
     bool mounted;    /* the kernel talks to us; under notify_lock */
     atomic_bool no_epoch; /* the kernel cannot drop all names at once */
+    struct plus *plus;
     int64_t started_ns;
     struct fs_counters {
         _Atomic uint64_t lookups, opens, reads, read_bytes, writes, write_bytes, commits,
@@ -162,8 +164,8 @@ void fs_copy_file_range(fuse_req_t req, fuse_ino_t ino_in, off_t off_in,
                         struct fuse_file_info *fi_out, size_t len, int flags);
 
 /* names.c */
-/* Appends the key that a name in a directory stands for.  0, or -1 with the errno of who would
- * change a bad one. */
+/* Appends the key that a name stands for in a directory that is about to be changed.  0, or -1 with
+ * the errno of who would change a bad one. */
 int fs_name_key(struct fs *fs, struct inode *parent, const char *name, struct mcfs_buf *key,
                 struct mcfs_error *err);
 void fs_unlink(fuse_req_t req, fuse_ino_t parent, const char *name);
@@ -177,6 +179,8 @@ void fs_symlink(fuse_req_t req, const char *link, fuse_ino_t parent, const char 
 /* readdir.c */
 void fs_opendir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
 void fs_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi);
+void fs_readdirplus(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
+                    struct fuse_file_info *fi);
 void fs_releasedir(fuse_req_t req, fuse_ino_t ino, struct fuse_file_info *fi);
 
 /* xattr.c */
@@ -212,6 +216,10 @@ void fs_forget_names(void *arg);
  * where the kernel cannot drop all at once; that may wait for its directory. */
 void fs_evicting(void *arg, struct mcfs_slice tenant, struct mcfs_slice key, uint64_t version);
 void fs_evicted(void *arg, struct mcfs_slice tenant, struct mcfs_slice key, uint64_t version);
+/* The same without what plus.h has to do with it; and waits until the kernel is done with what it
+ * is doing under a directory's lock, by notifying it of a name that is not there. */
+void fs_new_epoch(struct fs *fs);
+void fs_await_directory(struct fs *fs, uint64_t nodeid, const char *no_name);
 /* The mount is about to go. */
 void fs_stop_notifying(struct fs *fs);
 

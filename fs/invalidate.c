@@ -15,6 +15,9 @@
 #include <unistd.h>
 
 #define STOP_WAIT_NS 2000000000ll
+#define LOST_WAIT_MS                                                                               \
+    100 /* for what listings told: their directory may be waiting for the session */
+#define EVICTED_WAIT_MS 1000
 #define NOTIFY_INC_EPOCH 8 /* enum fuse_notify_code, protocol 7.44 */
 
 /* Returns 0, or -1 where the kernel does not know it. */
@@ -29,13 +32,28 @@ static int new_epoch(struct fs *fs)
     return -1;
 }
 
-void fs_forget_names(void *arg)
+void fs_new_epoch(struct fs *fs)
 {
-    struct fs *fs = arg;
     pthread_rwlock_rdlock(&fs->notify_lock);
     if (fs->mounted)
         new_epoch(fs);
     pthread_rwlock_unlock(&fs->notify_lock);
+}
+
+void fs_await_directory(struct fs *fs, uint64_t nodeid, const char *no_name)
+{
+    pthread_rwlock_rdlock(&fs->notify_lock);
+    if (fs->mounted)
+        fuse_lowlevel_notify_inval_entry(fs->session, nodeid, no_name, strlen(no_name));
+    pthread_rwlock_unlock(&fs->notify_lock);
+}
+
+void fs_forget_names(void *arg)
+{
+    struct fs *fs = arg;
+    plus_drop(fs->plus);
+    fs_new_epoch(fs);
+    plus_settle(fs->plus, 0);
 }
 
 static void drop_name(struct fs *fs, struct mcfs_slice tenant, struct mcfs_slice key)
@@ -82,9 +100,12 @@ void fs_recall(void *arg, struct mcfs_slice tenant, struct mcfs_slice key, uint6
     atomic_fetch_add_explicit(&fs->counters.recalls, 1, memory_order_relaxed);
     pthread_rwlock_rdlock(&fs->notify_lock);
     end_lease_of(fs, tenant, key, version);
+    plus_drop(fs->plus);
     if (fs->mounted && new_epoch(fs))
         drop_name(fs, tenant, key);
     pthread_rwlock_unlock(&fs->notify_lock);
+    if (!atomic_load(&fs->no_epoch)) /* else the name's directory was waited for */
+        plus_settle(fs->plus, PLUS_FOREVER);
 }
 
 void fs_evicting(void *arg, struct mcfs_slice tenant, struct mcfs_slice key, uint64_t version)
@@ -108,6 +129,7 @@ void fs_evicted(void *arg, struct mcfs_slice tenant, struct mcfs_slice key, uint
     if (fs->mounted && atomic_load(&fs->no_epoch))
         drop_name(fs, tenant, key);
     pthread_rwlock_unlock(&fs->notify_lock);
+    plus_settle(fs->plus, EVICTED_WAIT_MS);
 }
 
 void fs_stop_notifying(struct fs *fs)
@@ -134,10 +156,12 @@ static void end_any_lease(struct inode *inode, void *arg)
 void fs_session_lost(void *arg)
 {
     struct fs *fs = arg;
+    plus_drop(fs->plus);
     pthread_rwlock_rdlock(&fs->notify_lock);
     if (fs->mounted) {
         new_epoch(fs);
         inode_for_all(fs->inodes, end_any_lease, fs);
     }
     pthread_rwlock_unlock(&fs->notify_lock);
+    plus_settle(fs->plus, LOST_WAIT_MS);
 }

@@ -11,6 +11,7 @@
 int fs_name_key(struct fs *fs, struct inode *parent, const char *name, struct mcfs_buf *key,
                 struct mcfs_error *err)
 {
+    plus_done_dir(fs->plus, inode_nodeid(parent));
     if (parent->kind != INODE_DIR)
         return mcfs_fail_errno(err, parent->kind == INODE_ROOT ? EPERM : EROFS, "'%s'", name);
     if (fs->options->ro)

@@ -50,6 +50,7 @@ struct dir_handle {
     bool listed;          /* something has been read since */
     bool have_batch;
     struct mcfs_table pieces; /* of long names that were listed already */
+    struct plus_answer plus;
 };
 
 static struct dir_handle *dir_of(const struct fuse_file_info *fi)
@@ -299,6 +300,7 @@ static int begin_listing(struct fs *fs, struct dir_handle *d, const struct mcfs_
 static void dir_free(struct fs *fs, struct dir_handle *d)
 {
     opened_remove(&fs->opened, &d->opened);
+    plus_done(fs->plus, &d->plus);
     forget_pieces(d);
     items_free(&d->local);
     items_free(&d->batch);
@@ -354,6 +356,8 @@ struct reply_buf {
     struct dir_handle *d;
     char *data;
     size_t size, used;
+    bool plus; /* with what the names are */
+    const struct mcfs_cancel *cancel;
 };
 
 static mode_t item_type(const struct item *item)
@@ -363,15 +367,40 @@ static mode_t item_type(const struct item *item)
     return item->kind == INODE_LATEST ? S_IFLNK : S_IFREG;
 }
 
-static bool put_item(struct reply_buf *r, const char *name, ino_t ino, mode_t type, uint64_t next)
+static bool put_name(struct reply_buf *r, const char *name, ino_t ino, mode_t type, uint64_t next)
 {
     struct stat st = {.st_ino = ino, .st_mode = type};
-    size_t need =
-        fuse_add_direntry(r->req, r->data + r->used, r->size - r->used, name, &st, (off_t)next);
-    if (need > r->size - r->used)
+    char *to = r->data + r->used;
+    size_t left = r->size - r->used;
+    size_t need = r->plus ? plus_entry(r->req, to, left, name, NULL, ino, type, (off_t)next)
+                          : fuse_add_direntry(r->req, to, left, name, &st, (off_t)next);
+    if (need == 0 || need > left)
         return false;
     r->used += need;
     return true;
+}
+
+/* One of the master's, with what it is if that is asked for and it is an object whose lease lasts.
+ */
+static bool put_item(struct reply_buf *r, const struct item *item)
+{
+    struct dir_handle *d = r->d;
+    const char *name = item_name(&d->batch, item);
+    uint64_t next = item->next | PART_MASTER << PART_SHIFT;
+    struct fuse_entry_param e;
+    if (!r->plus || item->kind != INODE_FILE)
+        return put_name(r, name, item->ino, item_type(item), next);
+    if (plus_entry_size(r->req, name) > r->size - r->used)
+        return false;
+    if (fs_resolve(r->fs, d->inode, name, fuse_req_ctx(r->req)->pid, r->cancel, &e, NULL))
+        return put_name(r, name, item->ino, item_type(item), next);
+    if (e.entry_timeout > 0 && S_ISREG(e.attr.st_mode)) {
+        r->used +=
+            plus_entry(r->req, r->data + r->used, r->size - r->used, name, &e, 0, 0, (off_t)next);
+        return true;
+    }
+    inode_forget(r->fs->inodes, inode_from(r->fs->inodes, e.ino), 1);
+    return put_name(r, name, item->ino, item_type(item), next);
 }
 
 static bool list_dots(struct reply_buf *r, uint64_t *place)
@@ -379,7 +408,7 @@ static bool list_dots(struct reply_buf *r, uint64_t *place)
     static const char *const dots[] = {".", ".."};
     for (; *place < 2; ++*place) {
         uint64_t next = *place == 1 ? PART_LOCAL << PART_SHIFT : *place + 1;
-        if (!put_item(r, dots[*place], *place == 0 ? inode_nodeid(r->d->inode) : 1, S_IFDIR, next))
+        if (!put_name(r, dots[*place], *place == 0 ? inode_nodeid(r->d->inode) : 1, S_IFDIR, next))
             return false;
     }
     return true;
@@ -389,7 +418,7 @@ static bool list_local(struct reply_buf *r, uint64_t *place)
 {
     for (; *place < r->d->local.count; ++*place) {
         const struct item *item = &r->d->local.v[*place];
-        if (!put_item(r, item_name(&r->d->local, item), item->ino, item_type(item),
+        if (!put_name(r, item_name(&r->d->local, item), item->ino, item_type(item),
                       PART_LOCAL << PART_SHIFT | (*place + 1)))
             return false;
     }
@@ -422,9 +451,7 @@ static int list_master(struct reply_buf *r, uint64_t cookie, const struct mcfs_c
         return -1;
     for (;; i = 0) {
         for (; i < d->batch.count; i++) {
-            const struct item *item = &d->batch.v[i];
-            if (!put_item(r, item_name(&d->batch, item), item->ino, item_type(item),
-                          item->next | PART_MASTER << PART_SHIFT))
+            if (!put_item(r, &d->batch.v[i]))
                 return 0;
             d->batch_at = i;
         }
@@ -435,16 +462,36 @@ static int list_master(struct reply_buf *r, uint64_t cookie, const struct mcfs_c
     }
 }
 
-void fs_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi)
+/* Fills the reply from an offset on; -1 on error.  The caller holds the handle's lock. */
+static int list_from(struct reply_buf *r, uint64_t off, struct mcfs_error *err)
+{
+    struct dir_handle *d = r->d;
+    uint64_t part = off >> PART_SHIFT, place = off & PLACE_MASK;
+    bool more = true;
+    if ((!d->begun || (off == 0 && d->listed)) && begin_listing(r->fs, d, r->cancel, err))
+        return -1;
+    d->listed = true;
+    if (part == PART_DOTS) {
+        more = list_dots(r, &place);
+        part = PART_LOCAL;
+        place = 0;
+    }
+    if (more && part == PART_LOCAL) {
+        more = list_local(r, &place);
+        part = PART_MASTER;
+        place = 0;
+    }
+    return more && part == PART_MASTER && d->inode->kind == INODE_DIR
+               ? list_master(r, place, r->cancel, err)
+               : 0;
+}
+
+static void readdir_reply(fuse_req_t req, size_t size, off_t off, struct dir_handle *d, bool plus)
 {
     struct fs *fs = fs_of(req);
-    struct dir_handle *d = dir_of(fi);
     struct mcfs_error err = MCFS_ERROR_INIT;
-    struct reply_buf r = {req, fs, d, malloc(size), size, 0};
-    (void)ino;
-    uint64_t part = (uint64_t)off >> PART_SHIFT, place = (uint64_t)off & PLACE_MASK;
     struct fs_cancel c;
-    int rc = 0;
+    struct reply_buf r = {req, fs, d, malloc(size), size, 0, plus, &c.cancel};
     if (!r.data) {
         fuse_reply_err(req, ENOMEM);
         return;
@@ -452,27 +499,31 @@ void fs_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct f
     atomic_fetch_add_explicit(&fs->counters.readdirs, 1, memory_order_relaxed);
     fs_cancel_begin(&c, req);
     pthread_mutex_lock(&d->lock);
-    bool more = true;
-    if (!d->begun || (off == 0 && d->listed))
-        rc = begin_listing(fs, d, &c.cancel, &err);
-    d->listed = true;
-    if (rc == 0 && part == PART_DOTS) {
-        more = list_dots(&r, &place);
-        part = PART_LOCAL;
-        place = 0;
-    }
-    if (rc == 0 && more && part == PART_LOCAL) {
-        more = list_local(&r, &place);
-        part = PART_MASTER;
-        place = 0;
-    }
-    if (rc == 0 && more && part == PART_MASTER && d->inode->kind == INODE_DIR)
-        rc = list_master(&r, place, &c.cancel, &err);
+    plus_done(fs->plus, &d->plus);
+    uint64_t began = plus_begin(fs->plus);
+    int rc = list_from(&r, (uint64_t)off, &err);
+    if (rc == 0 && plus && !plus_send(fs->plus, &d->plus, inode_nodeid(d->inode), began))
+        plus_void(r.data, r.used);
     pthread_mutex_unlock(&d->lock);
     fs_cancel_end(&c);
     if (rc)
         fs_reply_error(req, &err);
     else
-        fuse_reply_buf(req, r.data, r.used);
+        rc = fuse_reply_buf(req, r.data, r.used);
+    if (rc && plus)
+        plus_forget(fs->inodes, r.data, r.used);
     free(r.data);
+}
+
+void fs_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off, struct fuse_file_info *fi)
+{
+    (void)ino;
+    readdir_reply(req, size, off, dir_of(fi), false);
+}
+
+void fs_readdirplus(fuse_req_t req, fuse_ino_t ino, size_t size, off_t off,
+                    struct fuse_file_info *fi)
+{
+    (void)ino;
+    readdir_reply(req, size, off, dir_of(fi), true);
 }

@@ -41,8 +41,8 @@ static void on_init(void *userdata, struct fuse_conn_info *conn)
     struct run *run = MCFS_CONTAINER_OF(fs, struct run, fs);
     /* An inode is one version: nothing in its pages can be out of date. */
     conn->want &= ~(unsigned)FUSE_CAP_AUTO_INVAL_DATA;
-    /* The kernel keeps what READDIRPLUS says beyond a recall that comes while it reads it. */
-    conn->want &= ~(unsigned)(FUSE_CAP_READDIRPLUS | FUSE_CAP_READDIRPLUS_AUTO);
+    /* Attributes come with a listing when those of its first names were asked for. */
+    conn->want |= conn->capable & (FUSE_CAP_READDIRPLUS | FUSE_CAP_READDIRPLUS_AUTO);
     /* Requests are read, not spliced: that is one system call for each instead of two. */
     conn->want &= ~(unsigned)FUSE_CAP_SPLICE_READ;
     conn->want |=
@@ -94,6 +94,7 @@ const struct fuse_lowlevel_ops fs_operations = {
     .release = fs_release,
     .opendir = fs_opendir,
     .readdir = fs_readdir,
+    .readdirplus = fs_readdirplus,
     .releasedir = fs_releasedir,
     .statfs = fs_statfs,
     .getxattr = fs_getxattr,
@@ -273,6 +274,9 @@ static int start_parts(struct run *run, const struct source *source, struct stat
     fs->inodes = inode_table_new();
     fs->dirs = local_dirs_new();
     fs->locks = locks_new();
+    fs->plus = plus_new(fs, err);
+    if (!fs->plus)
+        return -1;
     _cleanup_free_ char *staging = state_dir_path(state, "staging");
     _cleanup_free_ char *labels = state_dir_path(state, "temporaries");
     fs->staging = staging_area_open(staging, labels, err);
@@ -324,6 +328,7 @@ static int stop_parts(struct run *run, struct mcfs_error *err)
     inode_table_free(fs->inodes); /* closes what readers are left, before the store goes */
     locks_free(fs->locks);
     rc = node_stop(fs->node, err);
+    plus_free(fs->plus);
     history_free(fs->history);
     if (fs->dirs)
         local_dirs_flush(fs->dirs);

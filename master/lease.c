@@ -12,6 +12,8 @@
 #define UNIT_MS 16 /* a 32-bit deadline in these lasts two years of uptime */
 #define FLAG_RECALL 1u
 #define FLAG_GIVEN_BACK 2u /* the group's lease does not count before the next look-up */
+#define FLAG_AWAITED 4u    /* given back for somebody who asks again soon: not granted until then */
+#define AWAITED_MS 112     /* and clients that wait for a lease ask at least every 50 ms */
 
 /* Changed under the shard's lock, read by the checkpoint's child without. */
 struct word {
@@ -131,7 +133,12 @@ uint32_t lease_grant(struct lease_table *t, uint32_t slot, uint32_t node, uint32
         drop_recall(t, slot);
         w.flags &= (uint16_t)~FLAG_RECALL;
     }
-    w.flags &= (uint16_t)~FLAG_GIVEN_BACK;
+    if (w.flags & FLAG_AWAITED) { /* who looks up again and again must not keep the change out */
+        if (w.deadline > now)
+            return 0;
+        w.deadline = 0;
+    }
+    w.flags &= (uint16_t) ~(FLAG_GIVEN_BACK | FLAG_AWAITED);
     w.holder = (uint16_t)(!live || w.holder == node ? node : LEASE_SEVERAL);
     uint32_t deadline = now + ms / UNIT_MS;
     if (deadline > w.deadline)
@@ -220,8 +227,11 @@ void lease_returned(struct lease_table *t, uint32_t slot, uint32_t node)
         return;
     if (w.flags & FLAG_RECALL)
         drop_recall(t, slot);
-    w.flags = w.flags & FLAG_RECALL ? FLAG_GIVEN_BACK : 0;
+    bool awaited = w.flags & FLAG_RECALL;
+    w.flags = awaited ? FLAG_GIVEN_BACK | FLAG_AWAITED : 0;
     w.holder = 0;
+    if (awaited)
+        w.deadline = lease_now(t) + AWAITED_MS / UNIT_MS;
     store(t, slot, w);
 }
 

@@ -28,8 +28,8 @@ void lease_table_free(struct lease_table *t);
 /* The time, for lease_grant: read once for a batch. */
 uint32_t lease_now(const struct lease_table *t);
 
-/* Extends the slot's lease to now + ms for the node; returns the ms granted, 0 while a recall runs.
- */
+/* Extends the slot's lease to now + ms for the node; returns the ms granted, 0 while a recall runs
+ * and shortly afterwards, when whoever waits for it asks again. */
 uint32_t lease_grant(struct lease_table *t, uint32_t slot, uint32_t node, uint32_t ms,
                      uint32_t now);
 

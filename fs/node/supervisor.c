@@ -190,17 +190,15 @@ void supervisor_stop(struct supervisor *s)
         return;
     atomic_store(&s->stopping, true);
     if (s->thread) {
-        for (int64_t i = 0; i < STOP_TIMEOUT_MS / 10; i++) {
-            int pid = atomic_load(&s->pid);
-            if (pid && i == 0)
-                kill(pid, SIGTERM);
-            if (!pid || pthread_tryjoin_np(s->thread, NULL) == 0) {
-                if (!pid)
-                    pthread_join(s->thread, NULL);
+        int told = 0;
+        for (int64_t i = 0; s->thread && i < STOP_TIMEOUT_MS / 10; i++) {
+            int pid = atomic_load(&s->pid); /* it may be about to be started */
+            if (pid && pid != told)
+                kill(told = pid, SIGTERM);
+            if (pthread_tryjoin_np(s->thread, NULL) == 0)
                 s->thread = 0;
-                break;
-            }
-            poll(NULL, 0, 10);
+            else
+                poll(NULL, 0, 10);
         }
         if (s->thread) {
             int pid = atomic_load(&s->pid);

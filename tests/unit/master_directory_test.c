@@ -187,7 +187,30 @@ Test(directory, a_returned_lease_lets_the_change_through)
     cr_assert_eq(get(d, b, "k", &v), 0);
     cr_assert_eq(v.lease_ms, 0u);
     directory_lease_returned(d, TENANT, key, version, b);
+    /* Nor before whoever waits for it has had the time to ask again. */
+    cr_assert_eq(get(d, b, "k", &v), 0);
+    cr_assert_eq(v.lease_ms, 0u);
     cr_assert_eq(directory_remove(d, TENANT, key, 0, a, false, &removed, NULL), 0);
+    directory_free(d);
+}
+
+Test(directory, a_lease_that_nobody_waits_for_any_more_is_granted_again)
+{
+    struct directory *d = make(60000);
+    uint32_t a = directory_client(d, (struct mcfs_id){1, 1});
+    uint32_t b = directory_client(d, (struct mcfs_id){2, 2});
+    struct mcfs_slice key = mcfs_slice_str("k");
+    uint64_t removed, version = put(d, a, "k", 5);
+    struct object_view v = {.lease_ms = 0};
+    directory_lease_returned(d, TENANT, key, version, a);
+    cr_assert_eq(get(d, b, "k", &v), 0);
+    cr_assert_eq(directory_remove(d, TENANT, key, 0, a, false, &removed, NULL), -1);
+    directory_lease_returned(d, TENANT, key, version, b);
+    for (int tries = 0; tries < 1000 && !v.lease_ms; tries++) {
+        usleep(10000);
+        cr_assert_eq(get(d, b, "k", &v), 0);
+    }
+    cr_assert_gt(v.lease_ms, 0u);
     directory_free(d);
 }
 
