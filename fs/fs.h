@@ -16,6 +16,7 @@
 #define FUSE_USE_VERSION 314
 #include <fuse_lowlevel.h>
 
+#include "fs/behind.h"
 #include "fs/inode.h"
 #include "fs/local_dirs.h"
 #include "fs/node/node.h"
@@ -43,6 +44,7 @@ struct fs {
     struct locks *locks; /* of fcntl and flock */
     struct history *history;
     struct staging_area *staging;
+    struct behind behind;
     uint64_t staging_memory_max;
     pthread_mutex_t claims_lock;
     struct claim {

@@ -124,8 +124,22 @@ static const char *gather(struct fuse_bufvec *in, int *errnum)
     return n == (ssize_t)size ? buf : NULL;
 }
 
+/* Makes a write that was acknowledged, and what the writer added meanwhile.  The caller holds the
+ * inode's lock: whoever comes later waits for it, and so for the bytes. */
+static void write_acknowledged(struct fs *fs, struct inode *inode, struct behind_run *run,
+                               const void *data, size_t size, uint64_t off)
+{
+    struct mcfs_buf more;
+    staging_write_behind(inode->staging, data, size, off);
+    while (behind_next(&fs->behind, run, &more, &off)) {
+        staging_write_behind(inode->staging, more.data, more.len, off);
+        inode->size = MCFS_MAX(inode->size, off + more.len);
+        mcfs_buf_free(&more);
+    }
+}
+
 /* A long write is acknowledged first, so that its writer gets the next one ready while the file is
- * written.  Whoever comes after it waits for the inode's lock, and so for the bytes. */
+ * written. */
 void fs_write_buf(fuse_req_t req, fuse_ino_t ino, struct fuse_bufvec *in, off_t off,
                   struct fuse_file_info *fi)
 {
@@ -143,15 +157,21 @@ void fs_write_buf(fuse_req_t req, fuse_ino_t ino, struct fuse_bufvec *in, off_t 
     }
     atomic_fetch_add_explicit(&fs->counters.writes, 1, memory_order_relaxed);
     atomic_fetch_add_explicit(&fs->counters.write_bytes, size, memory_order_relaxed);
+    if (!fi->writepage && behind_add(&fs->behind, handle_of(fi), data, size, (uint64_t)off)) {
+        fuse_reply_write(req, size);
+        return;
+    }
     fs_cancel_begin(&c, req);
     loop_lock(&inode->lock);
     if (inode->staging && !staging_stays_in_memory(inode->staging, size, (uint64_t)off))
         loop_may_wait();
     if (inode->staging && staging_writes_behind(inode->staging, size, (uint64_t)off)) {
+        struct behind_run run;
         note_write(inode, fi, end);
+        behind_begin(&fs->behind, &run, fi->writepage ? NULL : handle_of(fi), end);
         fs_cancel_end(&c);
         fuse_reply_write(req, size);
-        staging_write_behind(inode->staging, data, size, (uint64_t)off);
+        write_acknowledged(fs, inode, &run, data, size, (uint64_t)off);
         pthread_mutex_unlock(&inode->lock);
         return;
     }

@@ -269,6 +269,7 @@ static int start_parts(struct run *run, const struct source *source, struct stat
     pthread_mutex_init(&fs->unopened_lock, NULL);
     pthread_rwlock_init(&fs->notify_lock, NULL);
     opened_init(&fs->opened);
+    behind_init(&fs->behind);
     _cleanup_free_ char *history = state_dir_path(state, "history");
     fs->history = history_new(history);
     fs->inodes = inode_table_new();
