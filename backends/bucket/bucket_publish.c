@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * What recovery has read of a bucket is entered in the store's index, a stripe at a time: each
- * stripe's lock is taken once, and while it is held the places of all its newcomers are fetched
- * side by side.  One after the other each would wait for memory, and threads for each other.
+ * stripe's lock is taken twice, and the places of all its newcomers are fetched side by side while
+ * the stripe before it is being entered.  One after the other each would wait for memory, and
+ * threads for each other.
  */
 #include "backends/bucket/bucket_recover.h"
 
@@ -46,13 +47,26 @@ static int enter(struct publication *p, struct index_stripe *stripe, struct newc
     return index_enter(r->s, stripe, e, n->hash, &p->counts);
 }
 
-static int enter_stripe(struct publication *p, unsigned i, size_t from)
+static size_t start_of(const struct publication *p, unsigned i)
+{
+    return i ? p->ends[i - 1] : 0;
+}
+
+/* Has the places of a stripe's newcomers fetched, which takes about as long as entering those of
+ * the stripe before it. */
+static void fetch_stripe(struct publication *p, unsigned i)
 {
     struct index_stripe *stripe = &p->r->s->stripes[i];
     MCFS_LOCK_SCOPE(&stripe->lock);
-    for (size_t k = from; k < p->ends[i]; k++)
+    for (size_t k = start_of(p, i); k < p->ends[i]; k++)
         mcfs_table_prefetch(&stripe->table, p->all[p->by_stripe[k]].hash);
-    for (size_t k = from; k < p->ends[i]; k++)
+}
+
+static int enter_stripe(struct publication *p, unsigned i)
+{
+    struct index_stripe *stripe = &p->r->s->stripes[i];
+    MCFS_LOCK_SCOPE(&stripe->lock);
+    for (size_t k = start_of(p, i); k < p->ends[i]; k++)
         if (enter(p, stripe, &p->all[p->by_stripe[k]]))
             return -1;
     return 0;
@@ -89,9 +103,12 @@ int recovery_publish(struct recovery *r, struct bucket *b, struct entry *first, 
         return -1;
     sort_by_stripe(&p);
     int rc = 0;
-    for (unsigned i = 0, from = 0; i < INDEX_STRIPES && rc == 0; from = p.ends[i++])
-        if (from < p.ends[i])
-            rc = enter_stripe(&p, i, from);
+    fetch_stripe(&p, 0);
+    for (unsigned i = 0; i < INDEX_STRIPES && rc == 0; i++) {
+        if (i + 1 < INDEX_STRIPES)
+            fetch_stripe(&p, i + 1);
+        rc = enter_stripe(&p, i);
+    }
     index_count(r->s, &p.counts);
     /* All of them, after an error too: what is in its bucket is freed with the store. */
     MCFS_LOCK_SCOPE(&b->lock);
