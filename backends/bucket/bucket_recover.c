@@ -13,6 +13,7 @@
 #include <limits.h>
 #include <sys/stat.h>
 
+#define LOGS_SAMPLED 100
 #define THREADS 4
 #define LOG_PUT_TYPICAL 120 /* bytes of a PUT record */
 
@@ -66,22 +67,25 @@ static void read_all(struct recovery *r)
         pthread_join(threads[--started], NULL);
 }
 
-/* Room in the index for what the logs can tell, so that it is not made anew again and again. */
+/* Room in the index for what the logs can tell, so that it is not made anew again and again; a
+ * sample of them says how large they are. */
 static void reserve_index(struct recovery *r)
 {
     struct store *s = r->s;
-    uint64_t bytes = 0;
-    for (size_t i = 0; i < r->count; i++) {
+    uint64_t bytes = 0, seen = 0;
+    for (size_t i = 0, step = r->count / LOGS_SAMPLED + 1; i < r->count; i += step) {
         char path[PATH_MAX];
         struct stat st;
+        seen++;
         if (!(r->list[i].parts & (HAS_JOURNAL | HAS_SUM)))
             continue;
         bucket_path(s, r->list[i].id, r->list[i].parts & HAS_JOURNAL ? "journal" : "sum", path,
                     sizeof(path));
         bytes += stat(path, &st) ? 0 : (uint64_t)st.st_size;
     }
+    uint64_t all = seen ? bytes / seen * r->count : 0;
     for (unsigned i = 0; i < INDEX_STRIPES; i++)
-        mcfs_table_reserve(&s->stripes[i].table, bytes / LOG_PUT_TYPICAL / INDEX_STRIPES);
+        mcfs_table_reserve(&s->stripes[i].table, all / LOG_PUT_TYPICAL / INDEX_STRIPES);
 }
 
 /* ---- setting right ---- */

@@ -18,6 +18,8 @@
 #include <limits.h>
 #include <sys/stat.h>
 
+#define HEAP_STEP_MAX (120u << 10) /* below what malloc gives pages of their own */
+
 struct replay {
     struct found *f;
     uint64_t id;
@@ -260,8 +262,18 @@ static bool is_unfinished(const uint8_t *data, size_t len)
     return true;
 }
 
+/* Entries are made one at a time, and the C library makes a thread's heap larger by single pages, a
+ * system call each that stops all threads' page faults.  Asked for at once and given back, memory
+ * for all entries of a log is there. */
+static void prepare_heap(size_t log_len)
+{
+    void *volatile room = malloc(MCFS_MIN(log_len * 2, HEAP_STEP_MAX));
+    free(room);
+}
+
 static int replay_log(struct replay *p, const uint8_t *data, size_t len)
 {
+    prepare_heap(len);
     size_t at = LOG_HEADER_SIZE;
     p->end = at;
     while (at < len) {
