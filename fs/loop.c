@@ -21,7 +21,8 @@
 struct loop {
     struct fuse_session *session;
     unsigned idle_max;
-    bool spin;
+    long cpus;
+    atomic_uint serving;  /* threads with a request */
     sem_t finished;       /* somebody has seen the end */
     pthread_mutex_t lock; /* guards what follows */
     pthread_cond_t free;  /* receiving is free, or the end */
@@ -91,7 +92,7 @@ void loop_may_wait(void)
 
 const struct mcfs_watch *loop_watch(void)
 {
-    return receiving && receiving->spin ? &receiving->watch : NULL;
+    return receiving && receiving->cpus > 1 ? &receiving->watch : NULL;
 }
 
 void loop_lock(pthread_mutex_t *m)
@@ -130,10 +131,17 @@ static bool is_quick(const struct fuse_buf *buf)
     }
 }
 
+/* While others work, whoever spins takes the processor of those who are to send the next request.
+ */
+static bool may_spin(struct loop *l)
+{
+    return (long)atomic_load_explicit(&l->serving, memory_order_relaxed) + 1 < l->cpus;
+}
+
 /* Serves one request; false at the end. */
 static bool serve_one(struct loop *l, struct fuse_buf *buf)
 {
-    if (l->spin)
+    if (may_spin(l))
         for (int64_t until = mcfs_mono_ns() + SPIN_NS; !is_readable(l) && mcfs_mono_ns() < until;)
             ;
     int n = fuse_session_receive_buf(l->session, buf);
@@ -146,7 +154,9 @@ static bool serve_one(struct loop *l, struct fuse_buf *buf)
     }
     if (!is_quick(buf) || is_readable(l))
         loop_may_wait();
+    atomic_fetch_add_explicit(&l->serving, 1, memory_order_relaxed);
     fuse_session_process_buf(l->session, buf);
+    atomic_fetch_sub_explicit(&l->serving, 1, memory_order_relaxed);
     return true;
 }
 
@@ -195,7 +205,7 @@ int loop_run(struct fuse_session *session, unsigned idle_max, struct mcfs_error 
 {
     struct loop l = {.session = session,
                      .idle_max = idle_max ? idle_max : IDLE_DEFAULT,
-                     .spin = sysconf(_SC_NPROCESSORS_ONLN) > 1,
+                     .cpus = sysconf(_SC_NPROCESSORS_ONLN),
                      .watch = {fuse_session_fd(session), loop_may_wait},
                      .lock = PTHREAD_MUTEX_INITIALIZER,
                      .free = PTHREAD_COND_INITIALIZER,

@@ -45,4 +45,10 @@ void rpc_client_give_back(struct mcfs_rpc_client *c, int fd);
 int rpc_wait_for(int fd, short events, int64_t deadline_ms, const struct mcfs_cancel *cancel,
                  struct mcfs_error *err);
 
+/* Takes apart what an answer begins with: [1, msgid, nil, and the head of a binary value, whose
+ * length goes to *value.  Returns its bytes; 0: more are needed, or it is something else (*other).
+ */
+size_t rpc_incoming_head(const uint8_t *p, size_t len, uint32_t msgid, uint64_t *value,
+                         bool *other);
+
 #endif

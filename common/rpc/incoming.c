@@ -10,9 +10,7 @@
 #define HEAD_MAX 32     /* more than what comes before a binary value's bytes */
 #define SPLIT_HEAD_MS 1 /* pause for the rest of it */
 
-/* [1, msgid, nil, and the head of a binary value: its length in bytes; 0: more bytes are needed, or
- * it is something else (*other). */
-static size_t parse_head(const uint8_t *p, size_t len, uint32_t msgid, uint64_t *value, bool *other)
+size_t rpc_incoming_head(const uint8_t *p, size_t len, uint32_t msgid, uint64_t *value, bool *other)
 {
     struct mp_reader r = mp_reader(p, len);
     uint64_t kind, id;
@@ -62,8 +60,8 @@ static int hear_head(void *arg, int fd, uint32_t msgid, int64_t deadline_ms,
             return mcfs_fail_errno(err, errno, "receive");
         if (n < 0)
             continue;
-        size_t len = parse_head(head, (size_t)n, msgid, left, &other);
-        if (other)
+        size_t len = rpc_incoming_head(head, (size_t)n, msgid, left, &other);
+        if (other || (len == 0 && n == HEAD_MAX))
             return hear_other(fd, msgid, deadline_ms, cancel, err);
         if (len == 0) {
             poll(NULL, 0, SPLIT_HEAD_MS); /* readable all the while */
