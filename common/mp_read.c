@@ -87,7 +87,9 @@ static enum head_result wide_head(const uint8_t *p, size_t len, struct head *h)
     return HEAD_OK;
 }
 
-static enum head_result read_head(const uint8_t *p, size_t len, struct head *h)
+/* Inlined, so that who looks for one type pays for that alone. */
+static inline __attribute__((always_inline)) enum head_result read_head(const uint8_t *p,
+                                                                        size_t len, struct head *h)
 {
     if (len == 0)
         return HEAD_SHORT;

@@ -19,6 +19,7 @@ struct intern {
     struct entry **entries; /* address space for all; touched as used */
     uint32_t limit;
     atomic_uint count;
+    atomic_uint recent; /* found last, most likely asked for next; entries stay where they are */
 };
 
 static uint64_t entry_hash(const void *e)
@@ -64,9 +65,14 @@ void intern_free(struct intern *t)
 
 uint32_t intern_find(struct intern *t, struct mcfs_slice s)
 {
+    uint32_t recent = atomic_load(&t->recent);
+    if (recent && entry_eq(t->entries[recent], &s))
+        return recent;
     pthread_rwlock_rdlock(&t->lock);
     struct entry *e = mcfs_table_find(&t->table, mcfs_hash(s.data, s.len), entry_eq, &s);
     pthread_rwlock_unlock(&t->lock);
+    if (e)
+        atomic_store(&t->recent, e->number);
     return e ? e->number : 0;
 }
 

@@ -40,6 +40,11 @@ struct tree {
     uint8_t *base;
     struct dir_table tables[TABLES];
     uint64_t count;
+    struct {
+        uint32_t dir, tenant; /* dir 0: none */
+        size_t len;
+        char path[256];
+    } recent; /* what tree_dir found last: names come in the order of their directories */
 };
 
 static struct dir *at(const struct tree *t, uint32_t dir)
@@ -240,10 +245,31 @@ uint32_t tree_root(struct tree *t, uint32_t tenant)
     return dir ? dir : make_dir(t, 0, tenant, none);
 }
 
+static bool is_recent(const struct tree *t, uint32_t tenant, struct mcfs_slice prefix)
+{
+    return t->recent.dir && t->recent.tenant == tenant &&
+           mcfs_slice_eq(mcfs_slice(t->recent.path, t->recent.len), prefix);
+}
+
+static void note_recent(struct tree *t, uint32_t tenant, struct mcfs_slice prefix, uint32_t dir)
+{
+    if (prefix.len > sizeof(t->recent.path))
+        return;
+    t->recent.dir = dir;
+    t->recent.tenant = tenant;
+    t->recent.len = prefix.len;
+    memcpy(t->recent.path, prefix.data, prefix.len);
+}
+
 uint32_t tree_dir(struct tree *t, uint32_t tenant, struct mcfs_slice path, bool make)
 {
+    const char *slash = path.len ? memrchr(path.data, '/', path.len) : NULL;
+    struct mcfs_slice prefix =
+        mcfs_slice(path.data, slash ? (size_t)(slash + 1 - (const char *)path.data) : 0);
+    if (is_recent(t, tenant, prefix))
+        return t->recent.dir;
     uint32_t dir = tree_root(t, tenant);
-    const char *p = path.data, *end = path.data + path.len, *slash;
+    const char *p = path.data, *end = path.data + path.len;
     while (dir && p < end && (slash = memchr(p, '/', (size_t)(end - p)))) {
         struct mcfs_slice name = mcfs_slice(p, (size_t)(slash - p));
         uint32_t parent = dir;
@@ -254,6 +280,8 @@ uint32_t tree_dir(struct tree *t, uint32_t tenant, struct mcfs_slice path, bool 
             tree_prune(t, parent);
         p = slash + 1;
     }
+    if (dir)
+        note_recent(t, tenant, prefix, dir);
     return dir;
 }
 
@@ -280,6 +308,8 @@ void tree_prune(struct tree *t, uint32_t dir)
             return;
         table_del(t, dir);
         free_children(d);
+        if (t->recent.dir == dir)
+            t->recent.dir = 0;
         arena_free(t->arena, 0, dir, (uint32_t)(sizeof(struct dir) + d->name_len));
         t->count--;
         struct dir *up = at(t, parent);
