@@ -68,7 +68,7 @@ static int begin_moves(struct directory *d, const struct exchange *x, struct old
                               x->client, &old[i].next, err) == 0)
             continue;
         if (i == 1 && old[0].next.block)
-            record_free_group(d, key_hash(x->tenant, x->side[0].key), old[0].next.block);
+            record_free_group(d, old[0].next.block);
         return -1;
     }
     return 0;

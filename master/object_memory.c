@@ -220,7 +220,7 @@ uint32_t put_space_block(struct directory *d, struct key_hash h, struct mcfs_sli
     }
     free(e);
     if (block && !count) /* the last segment has gone this very moment */
-        arena_free(d->keys, h.shard % ARENA_STRIPES, block, bytes);
+        arena_free(d->keys, block);
     if (!block || !count)
         return 0;
     side->count = count;
@@ -304,7 +304,7 @@ int memory_move_begin(struct directory *d, struct key_hash h, struct mcfs_slice 
     }
     if (m->count || !m->alone)
         return 0;
-    record_free_group(d, h, m->block);
+    record_free_group(d, m->block);
     return mcfs_fail(err, MCFS_SEGMENT_NOT_FOUND, "the segments that the object was in are gone");
 }
 

@@ -152,7 +152,7 @@ int object_publish(struct directory *d, struct record *r, const struct put_end *
 {
     if (record_set_attr(d, r, &p->attr)) {
         if (group)
-            record_free_group(d, key_hash(p->tenant, p->key), group);
+            record_free_group(d, group);
         return -1;
     }
     record_drop_replicas(d, r);
@@ -276,7 +276,7 @@ static int put_end_locked(struct directory *d, const struct put_end *p, struct k
     if (is_new) {
         slot = record_insert(d, h, tenant, p->key, p->size, p->attr.mtime_ns);
         if (!slot && next.block)
-            record_free_group(d, h, next.block);
+            record_free_group(d, next.block);
         if (!slot)
             return mcfs_fail(err, MCFS_NO_AVAILABLE_HANDLE,
                              "the master's directory is full (memory limit)");

@@ -44,10 +44,10 @@ uint32_t record_insert(struct directory *d, struct key_hash h, uint32_t tenant,
     return slot;
 
 no_place:
-    arena_free(d->keys, stripe(h.shard), block, (uint32_t)key.len);
+    arena_free(d->keys, block);
     r->key = 0;
 no_key:
-    arena_free(d->records, stripe(h.shard), slot, sizeof(struct record));
+    arena_free(d->records, slot);
     return 0;
 }
 
@@ -83,9 +83,9 @@ void record_delete(struct directory *d, struct key_hash h, uint32_t slot)
         soft_pin_drop(d->soft_pins, slot);
     atomic_fetch_sub_explicit(&d->objects, 1, memory_order_relaxed);
     atomic_fetch_sub_explicit(&d->tenant_objects[r->tenant], 1, memory_order_relaxed);
-    arena_free(d->keys, stripe(h.shard), r->key, r->key_len);
+    arena_free(d->keys, r->key);
     r->key = 0;
-    arena_free(d->records, stripe(h.shard), slot, sizeof(struct record));
+    arena_free(d->records, slot);
 }
 
 void record_set_size(struct directory *d, struct record *r, uint64_t size)
@@ -103,12 +103,6 @@ static void count_node(struct directory *d, uint32_t node, int change)
                                   memory_order_relaxed);
 }
 
-/* The side block belongs to the record's shard, whose stripe the key's hash tells. */
-static uint32_t record_stripe(const struct directory *d, const struct record *r)
-{
-    return stripe(key_hash(intern_get(d->tenants, r->tenant), record_key(d, r)).shard);
-}
-
 void record_drop_replicas(struct directory *d, struct record *r)
 {
     if (r->flags & RECORD_INLINE)
@@ -122,7 +116,7 @@ void record_drop_replicas(struct directory *d, struct record *r)
             count_node(d, side->replicas[i].node, -1);
         else if (side->replicas[i].type == MCFS_REPLICA_MEMORY)
             memory_replica_release(d, r, &side->replicas[i]);
-    arena_free(d->keys, record_stripe(d, r), r->side, side->bytes);
+    arena_free(d->keys, r->side);
     r->side = 0;
 }
 
@@ -163,7 +157,7 @@ uint32_t record_new_side(struct directory *d, struct key_hash h, struct mcfs_sli
     return block;
 }
 
-void record_free_group(struct directory *d, struct key_hash h, uint32_t block)
+void record_free_group(struct directory *d, uint32_t block)
 {
     const struct side *side =
         (const struct side *)(const void *)(d->key_base + (uint64_t)block * KEY_UNIT);
@@ -171,7 +165,7 @@ void record_free_group(struct directory *d, struct key_hash h, uint32_t block)
         struct segment_range range = side_range(&side->replicas[i]);
         segments_release(d->segments, &range);
     }
-    arena_free(d->keys, stripe(h.shard), block, side->bytes);
+    arena_free(d->keys, block);
 }
 
 int record_set_soft_pin(struct directory *d, uint32_t slot, uint64_t ms)
@@ -211,7 +205,7 @@ static int side_add(struct directory *d, uint32_t shard, struct record *r,
     side->bytes = bytes;
     side->replicas[side->count++] = *add;
     if (old)
-        arena_free(d->keys, stripe(shard), r->side, old->bytes);
+        arena_free(d->keys, r->side);
     r->side = block;
     return 0;
 }

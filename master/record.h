@@ -9,7 +9,7 @@
  * checkpoint's child lives copies no page.
  */
 
-#include "master/arena.h"
+#include "common/arena.h"
 #include "master/directory.h"
 #include "master/gate.h"
 #include "master/group_lease.h"
@@ -209,7 +209,7 @@ uint32_t record_new_group(struct directory *d, struct key_hash h, struct mcfs_sl
 uint32_t record_new_side(struct directory *d, struct key_hash h, struct mcfs_slice group,
                          uint32_t replicas);
 /* Frees such a block that no record has, with the ranges of its memory replicas. */
-void record_free_group(struct directory *d, struct key_hash h, uint32_t block);
+void record_free_group(struct directory *d, uint32_t block);
 
 /* Pins the object softly for ms from now, 0: not any more; 0 or -1 without memory. */
 int record_set_soft_pin(struct directory *d, uint32_t slot, uint64_t ms);

@@ -222,7 +222,7 @@ static uint32_t make_dir(struct tree *t, uint32_t parent, uint32_t tenant, struc
     if (parent) {
         d->place = add_child(at(t, parent), dir | TREE_CHILD_DIR);
         if (d->place == UINT32_MAX) {
-            arena_free(t->arena, 0, dir, (uint32_t)(sizeof(struct dir) + name.len));
+            arena_free(t->arena, dir);
             return 0;
         }
     }
@@ -231,7 +231,7 @@ static uint32_t make_dir(struct tree *t, uint32_t parent, uint32_t tenant, struc
             at(t, parent)->subdirs--;
             tree_del(t, parent, d->place, at(t, parent)->mtime_ns);
         }
-        arena_free(t->arena, 0, dir, (uint32_t)(sizeof(struct dir) + name.len));
+        arena_free(t->arena, dir);
         return 0;
     }
     t->count++;
@@ -310,7 +310,7 @@ void tree_prune(struct tree *t, uint32_t dir)
         free_children(d);
         if (t->recent.dir == dir)
             t->recent.dir = 0;
-        arena_free(t->arena, 0, dir, (uint32_t)(sizeof(struct dir) + d->name_len));
+        arena_free(t->arena, dir);
         t->count--;
         struct dir *up = at(t, parent);
         children(up)[place] = HOLE | up->hole;

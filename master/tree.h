@@ -16,7 +16,7 @@
  * that) beside its own record.
  */
 
-#include "master/arena.h"
+#include "common/arena.h"
 #include <mooncakefs/object.h>
 #include <stdbool.h>
 #include <stdint.h>

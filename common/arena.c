@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "master/arena.h"
+#include "common/arena.h"
 
 #include "common/cleanup.h"
 
@@ -14,6 +14,7 @@
 #define STEP (2u << 20)
 #define CLASSES 192
 #define NONE UINT32_MAX
+#define STRIPES_MAX 256u
 
 /* Size classes in units: every number up to 64, then four steps per doubling. */
 static uint32_t class_of(uint32_t units)
@@ -34,11 +35,12 @@ static uint32_t class_units(uint32_t class)
 }
 
 struct slab {
-    uint32_t next, prev; /* among the partly used slabs of stripe and class, or the free ones */
-    uint32_t free_head;  /* first free block: offset in units from the slab's start, or NONE */
-    uint16_t live;
-    uint16_t fresh; /* blocks that have never been handed out start here */
+    uint32_t next, prev;  /* among the partly used slabs of stripe and class, or the free ones */
+    uint32_t free_head;   /* first free block: offset in units from the slab's start, or NONE */
+    uint16_t count, live; /* blocks: that it has; that are in use */
+    uint16_t fresh;       /* blocks that have never been handed out start here */
     uint8_t class;
+    uint8_t stripe; /* whose it is; as long as a block of it is in use */
 };
 
 struct stripe {
@@ -50,6 +52,8 @@ struct arena {
     uint8_t *base;
     uint64_t reserve_bytes;
     uint32_t unit_bytes, slab_bytes, slab_units, slabs_per_step, stripe_count;
+    unsigned slab_shift; /* a slab has 2^this units */
+    bool lazy;
     struct slab *slabs; /* one per slab of the reservation, untouched until used */
     size_t slabs_bytes;
     struct stripe *stripes;
@@ -62,56 +66,73 @@ struct arena {
     _Atomic uint64_t resident;
 };
 
+/* Address space at a multiple of a step; NULL when there is none. */
+static uint8_t *reserve(uint64_t bytes)
+{
+    uint8_t *raw =
+        mmap(NULL, bytes + STEP, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (raw == MAP_FAILED)
+        return NULL;
+    uint64_t before = -(uintptr_t)raw & (STEP - 1);
+    if (before)
+        munmap(raw, before);
+    munmap(raw + before + bytes, STEP - before);
+    return raw + before;
+}
+
+static int get_memory(struct arena *a)
+{
+    a->base = reserve(a->reserve_bytes);
+    void *slabs = mmap(NULL, a->slabs_bytes, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    a->slabs = slabs == MAP_FAILED ? NULL : slabs;
+    a->stripes = calloc(a->stripe_count, sizeof(*a->stripes));
+    a->step_live = calloc(a->reserve_bytes / STEP, sizeof(*a->step_live));
+    return a->base && a->slabs && a->stripes && a->step_live ? 0 : -1;
+}
+
 struct arena *arena_new(const struct arena_config *config, struct mcfs_error *err)
 {
     struct arena *a = calloc(1, sizeof(*a));
     if (!a) {
-        mcfs_fail_errno(err, ENOMEM, "directory memory");
+        mcfs_fail_errno(err, ENOMEM, "arena");
         return NULL;
     }
     a->reserve_bytes = config->reserve_bytes & ~(uint64_t)(STEP - 1);
     a->unit_bytes = config->unit_bytes;
     a->slab_bytes = config->slab_bytes;
+    a->lazy = config->lazy;
     a->slab_units = config->slab_bytes / config->unit_bytes;
+    a->slab_shift = (unsigned)__builtin_ctz(a->slab_units);
     a->slabs_per_step = STEP / config->slab_bytes;
-    a->stripe_count = config->stripes;
+    a->stripe_count = config->stripes < STRIPES_MAX ? config->stripes : STRIPES_MAX;
     a->slab_count = (uint32_t)(a->reserve_bytes / config->slab_bytes);
     a->slabs_bytes = (size_t)a->slab_count * sizeof(struct slab);
-    pthread_mutex_init(&a->lock, NULL);
-
-    uint8_t *raw = mmap(NULL, a->reserve_bytes + STEP, PROT_NONE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    void *slabs = mmap(NULL, a->slabs_bytes, PROT_READ | PROT_WRITE,
-                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    a->stripes = calloc(a->stripe_count, sizeof(*a->stripes));
-    a->step_live = calloc(a->reserve_bytes / STEP, sizeof(*a->step_live));
-    if (raw == MAP_FAILED || slabs == MAP_FAILED || !a->stripes || !a->step_live) {
-        mcfs_fail_errno(err, errno, "directory memory: cannot reserve %llu bytes of address space",
-                        (unsigned long long)a->reserve_bytes);
-        return NULL; /* the process ends now */
-    }
-    uintptr_t aligned = ((uintptr_t)raw + STEP - 1) & ~(uintptr_t)(STEP - 1);
-    if (aligned > (uintptr_t)raw)
-        munmap(raw, aligned - (uintptr_t)raw);
-    munmap((void *)(aligned + a->reserve_bytes), STEP - (aligned - (uintptr_t)raw));
-    a->base = (uint8_t *)aligned;
-    a->slabs = slabs;
     a->free_slabs = NONE;
-    for (uint32_t i = 0; i < a->stripe_count; i++) {
+    pthread_mutex_init(&a->lock, NULL);
+    int rc = get_memory(a);
+    for (uint32_t i = 0; a->stripes && i < a->stripe_count; i++) {
         pthread_mutex_init(&a->stripes[i].lock, NULL);
         for (uint32_t c = 0; c < CLASSES; c++)
             a->stripes[i].partial[c] = NONE;
     }
-    return a;
+    if (rc == 0)
+        return a;
+    mcfs_fail_errno(err, ENOMEM, "cannot reserve %llu bytes of address space",
+                    (unsigned long long)a->reserve_bytes);
+    arena_free_all(a);
+    return NULL;
 }
 
 void arena_free_all(struct arena *a)
 {
     if (!a)
         return;
-    munmap(a->base, a->reserve_bytes);
-    munmap(a->slabs, a->slabs_bytes);
-    for (uint32_t i = 0; i < a->stripe_count; i++)
+    if (a->base)
+        munmap(a->base, a->reserve_bytes);
+    if (a->slabs)
+        munmap(a->slabs, a->slabs_bytes);
+    for (uint32_t i = 0; a->stripes && i < a->stripe_count; i++)
         pthread_mutex_destroy(&a->stripes[i].lock);
     free(a->stripes);
     free(a->step_live);
@@ -155,7 +176,7 @@ static void give_slab(struct arena *a, uint32_t s)
     a->free_slabs = s;
     uint32_t step = s / a->slabs_per_step;
     if (--a->step_live[step] == 0) {
-        madvise(a->base + (uint64_t)step * STEP, STEP, MADV_DONTNEED);
+        madvise(a->base + (uint64_t)step * STEP, STEP, a->lazy ? MADV_FREE : MADV_DONTNEED);
         atomic_fetch_sub(&a->resident, STEP);
     }
 }
@@ -191,21 +212,27 @@ uint32_t arena_alloc(struct arena *a, uint32_t stripe_index, uint32_t bytes)
     uint32_t class = class_of(units ? units : 1), size = class_units(class);
     if (class >= CLASSES || size > a->slab_units)
         return 0;
-    struct stripe *st = &a->stripes[stripe_index % a->stripe_count];
+    stripe_index %= a->stripe_count;
+    struct stripe *st = &a->stripes[stripe_index];
     MCFS_LOCK_SCOPE(&st->lock);
     uint32_t s = st->partial[class];
     if (s == NONE) {
         s = take_slab(a);
+        if (s == 0 && size > a->slab_units / 2)
+            s = take_slab(a); /* the first slab has no second block: it stays unused */
         if (s == NONE)
             return 0;
-        a->slabs[s] = (struct slab){.free_head = NONE, .class = (uint8_t) class};
+        a->slabs[s] = (struct slab){.free_head = NONE,
+                                    .count = (uint16_t)(a->slab_units / size),
+                                    .class = (uint8_t) class,
+                                    .stripe = (uint8_t)stripe_index};
         /* Block 0 stands for "none". */
         if (s == 0)
             a->slabs[s].fresh = a->slabs[s].live = 1;
         list_add(a, &st->partial[class], s);
     }
     struct slab *slab = &a->slabs[s];
-    uint32_t first = s * a->slab_units, block, count = a->slab_units / size;
+    uint32_t first = s << a->slab_shift, block;
     if (slab->free_head != NONE) {
         block = first + slab->free_head;
         slab->free_head = *block_link(a, block);
@@ -213,22 +240,28 @@ uint32_t arena_alloc(struct arena *a, uint32_t stripe_index, uint32_t bytes)
         block = first + slab->fresh++ * size;
     }
     slab->live++;
-    if (slab->free_head == NONE && slab->fresh == count)
+    if (slab->free_head == NONE && slab->fresh == slab->count)
         list_del(a, &st->partial[class], s);
     return block;
 }
 
-void arena_free(struct arena *a, uint32_t stripe_index, uint32_t block, uint32_t bytes)
+uint32_t arena_block_bytes(const struct arena *a, uint32_t block)
 {
-    uint32_t units = (bytes + a->unit_bytes - 1) / a->unit_bytes;
-    uint32_t class = class_of(units ? units : 1), count = a->slab_units / class_units(class);
-    struct stripe *st = &a->stripes[stripe_index % a->stripe_count];
-    MCFS_LOCK_SCOPE(&st->lock);
-    uint32_t s = block / a->slab_units;
+    return class_units(a->slabs[block >> a->slab_shift].class) * a->unit_bytes;
+}
+
+void arena_free(struct arena *a, uint32_t block)
+{
+    uint32_t s = block >> a->slab_shift;
     struct slab *slab = &a->slabs[s];
-    bool was_full = slab->free_head == NONE && slab->fresh == count;
+    /* A slab's stripe stays for as long as one of its blocks is in use, as this one is: it is read
+     * without a lock. */
+    struct stripe *st = &a->stripes[slab->stripe];
+    MCFS_LOCK_SCOPE(&st->lock);
+    uint8_t class = slab->class;
+    bool was_full = slab->free_head == NONE && slab->fresh == slab->count;
     *block_link(a, block) = slab->free_head;
-    slab->free_head = block - s * a->slab_units;
+    slab->free_head = block - (s << a->slab_shift);
     slab->live--;
     if (was_full)
         list_add(a, &st->partial[class], s);

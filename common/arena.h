@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef MCFS_MASTER_ARENA_H
-#define MCFS_MASTER_ARENA_H
+#ifndef MCFS_COMMON_ARENA_H
+#define MCFS_COMMON_ARENA_H
 
 /*
- * Memory for the directory, made to be forked: one contiguous reservation, used from its start in 2
- * MiB steps that ask for huge pages, so that page tables stay small.  Blocks are named by 32-bit
- * numbers (units from the base), and come from slabs of one size class each; a slab whose blocks
- * are all free goes back to the pool, and a 2 MiB step whose slabs are all free goes back to the
- * kernel.
+ * Memory for very many small things: one contiguous reservation, used from its start in 2 MiB steps
+ * that ask for huge pages, so that page faults are few and page tables small, which a fork copies.
+ * Blocks are named by 32-bit numbers (units from the base), and come from slabs of one size class
+ * each; a slab whose blocks are all free goes back to the pool, and a 2 MiB step whose slabs are
+ * all free goes back to the kernel.
  *
  * Slabs belong to one of `stripes` independent allocators, so that threads working on different
- * shards rarely meet; the caller picks the stripe and frees with the same one.
+ * things rarely meet; who asks for a block picks the stripe.
  */
 
 #include <mooncakefs/error.h>
@@ -24,7 +24,9 @@ struct arena_config {
     uint64_t reserve_bytes; /* address space, not memory */
     uint32_t unit_bytes;    /* a block's number counts these; power of two */
     uint32_t slab_bytes;    /* power of two, at most 2 MiB */
-    uint32_t stripes;
+    uint32_t stripes;       /* at most 256 */
+    bool lazy; /* the kernel takes free memory back when it is short of it, not at once:
+                  who needs it again before that has it without a page fault */
 };
 
 struct arena *arena_new(const struct arena_config *config, struct mcfs_error *err);
@@ -34,8 +36,11 @@ void arena_free_all(struct arena *a);
  * up. */
 uint32_t arena_alloc(struct arena *a, uint32_t stripe, uint32_t bytes);
 
-/* Gives a block back; bytes as it was asked for. */
-void arena_free(struct arena *a, uint32_t stripe, uint32_t block, uint32_t bytes);
+/* Gives a block back. */
+void arena_free(struct arena *a, uint32_t block);
+
+/* Bytes that a block has, at least those that were asked for. */
+uint32_t arena_block_bytes(const struct arena *a, uint32_t block);
 
 /* Start of the reservation: block n lies at base + n * unit_bytes. */
 void *arena_base(const struct arena *a);
