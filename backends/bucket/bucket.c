@@ -23,7 +23,7 @@ static void set_defaults(struct mcfs_backend_config *c)
 static void destroy(struct store *s)
 {
     for (unsigned i = 0; i < INDEX_STRIPES; i++) {
-        mcfs_table_free(&s->stripes[i].table);
+        mcfs_id_table_free(&s->stripes[i].table);
         pthread_mutex_destroy(&s->stripes[i].lock);
         pthread_cond_destroy(&s->stripes[i].put_done);
     }
@@ -31,7 +31,7 @@ static void destroy(struct store *s)
         struct bucket *b = s->buckets;
         while (b->entries) {
             struct entry *e = b->entries;
-            b->entries = e->after;
+            b->entries = entry_after(e);
             entry_free(e);
         }
         bucket_free(s, b);
@@ -76,7 +76,6 @@ static struct store *create(const struct mcfs_backend_config *config)
     for (unsigned i = 0; i < INDEX_STRIPES; i++) {
         pthread_mutex_init(&s->stripes[i].lock, NULL);
         pthread_cond_init(&s->stripes[i].put_done, NULL);
-        s->stripes[i].table.hash = index_entry_hash;
     }
     return s;
 }
@@ -86,7 +85,7 @@ static int open_dir(struct store *s, const char *dir, struct mcfs_error *err)
     if (io_engine_choose(s->config.io_engine, &s->io, err))
         return -1;
     s->config.io_engine = NULL; /* the caller's string */
-    if (store_init_order(s, s->config.eviction_policy, err) ||
+    if (entry_arena_init(err) || store_init_order(s, s->config.eviction_policy, err) ||
         store_dir_open(dir, s->config.read_only, &s->dir, &s->dir_fd, &s->lock_fd, err))
         return -1;
     s->config.dir = s->dir;
@@ -162,12 +161,12 @@ static int store_locate(struct mcfs_backend *b, struct mcfs_slice tenant, struct
     struct entry *e = index_find(stripe, k, version);
     if (!e)
         return storage_gone(key, err);
-    snprintf(place->file, sizeof(place->file), "%" PRIu64 ".bucket", e->bucket->id);
-    place->offset = e->offset;
-    place->length = e->size;
+    snprintf(place->file, sizeof(place->file), "%" PRIu64 ".bucket", entry_bucket(e)->id);
+    place->offset = entry_offset(e);
+    place->length = entry_size(e);
     place->crc32c = e->crc32c;
     place->has_crc = e->has_crc;
-    place->whole_file = e->bucket->single;
+    place->whole_file = entry_bucket(e)->single;
     return 0;
 }
 

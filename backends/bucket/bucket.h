@@ -21,15 +21,15 @@
  * stripe's lock, a bucket's files and counts under the bucket's.
  */
 
+#include "backends/bucket/bucket_entry.h"
 #include "backends/bucket/bucket_log.h"
-#include "backends/evict_order.h"
 #include "backends/finding.h"
 #include "backends/flush_thread.h"
 #include "backends/io/io.h"
 #include "backends/shared_sync.h"
 #include "backends/storage_key.h"
 #include "common/buf.h"
-#include "common/table.h"
+#include "common/id_table.h"
 #include <mooncakefs/backend.h>
 
 #include <pthread.h>
@@ -78,30 +78,6 @@ struct bucket {
     struct bucket *thin_next;
 };
 
-/* What is known of a value's bytes; what was put is good. */
-enum check_state { UNCHECKED, GOOD, BAD };
-
-struct entry {
-    struct bucket *bucket;
-    struct entry *before, *after; /* in its bucket; under the bucket's lock */
-    char *key; /* storage key; changes under the stripes' and the bucket's lock */
-    uint64_t version, offset, size;
-    struct evict_link evict;
-    struct mcfs_attr attr;
-    uint32_t key_len, crc32c;
-    union {
-        uint32_t readers; /* this and `dead` under the bucket's lock */
-        uint32_t put_at;  /* while the log is replayed: where its PUT record is */
-    };
-    uint8_t data_type;
-    bool has_crc, dead;
-    _Atomic(enum check_state) checked; /* since the store was opened */
-    bool key_inline;                   /* the storage key lies before the value */
-    bool moved;                        /* its PUT record is to say so */
-    bool bare;      /* on disk without "default", 0x00: from before Mooncake had tenants */
-    char own_key[]; /* where `key` lies until the object gets another name */
-};
-
 /* A put of (key, version) that is under way. */
 struct pending_put {
     struct pending_put *next;
@@ -113,7 +89,7 @@ struct index_stripe {
     pthread_mutex_t lock;
     pthread_cond_t put_done;
     struct pending_put *pending;
-    struct mcfs_table table;
+    struct mcfs_id_table table; /* of entries' numbers */
     struct evict_line line;
 } __attribute__((aligned(64)));
 
@@ -164,29 +140,6 @@ struct range {
 
 /* ---- bucket_index.c ---- */
 
-static inline struct mcfs_slice entry_key(const struct entry *e)
-{
-    return mcfs_slice(e->key, e->key_len);
-}
-
-/* The storage key as it stands on disk. */
-static inline struct mcfs_slice entry_disk_key(const struct entry *e)
-{
-    size_t skip = e->bare ? sizeof(MCFS_DEFAULT_TENANT) : 0;
-    return mcfs_slice(e->key + skip, e->key_len - skip);
-}
-
-/* Where its bytes begin, an inline key included. */
-static inline uint64_t entry_start(const struct entry *e)
-{
-    return e->offset - (e->key_inline ? entry_disk_key(e).len : 0);
-}
-
-static inline uint64_t entry_length(const struct entry *e)
-{
-    return e->offset + e->size - entry_start(e);
-}
-
 uint64_t index_hash(struct mcfs_slice key);
 uint64_t index_entry_hash(const void *e);
 struct index_stripe *index_stripe(struct store *s, struct mcfs_slice key);
@@ -202,6 +155,9 @@ struct entry *index_find(struct index_stripe *stripe, struct mcfs_slice key, uin
 struct entry *index_find_hashed(struct index_stripe *stripe, uint64_t hash, struct mcfs_slice key,
                                 uint64_t version);
 int index_add(struct store *s, struct index_stripe *stripe, struct entry *e);
+
+/* Makes room for so many entries; takes the stripe's lock. */
+void index_reserve(struct store *s, struct index_stripe *stripe, size_t entries);
 
 /* What entries add to the store's figures. */
 struct index_counts {
@@ -228,12 +184,6 @@ enum begin_state index_begin_put(struct index_stripe *stripe, struct pending_put
 /* Ends a put: enters e, which may be NULL.  Returns 0, or -1 without memory. */
 int index_end_put(struct store *s, struct index_stripe *stripe, struct pending_put *p,
                   struct entry *e);
-
-struct entry *entry_new(struct mcfs_slice key);
-void entry_free(struct entry *e);
-
-/* Gives it another key, which it owns then (malloc); under the locks that its key is under. */
-void entry_take_key(struct entry *e, char *key, size_t len);
 
 /* Enters an entry in its bucket's list and counts, or takes it out.  The caller holds the bucket's
  * lock. */

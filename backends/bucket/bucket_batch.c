@@ -69,33 +69,33 @@ static int start(struct batch *t, struct flight *f, struct mcfs_error *err)
 {
     struct store *s = t->store;
     struct entry *e = f->put.entry;
-    if (space_claim(s, e->size, err))
+    if (space_claim(s, entry_size(e), err))
         return -1;
     struct bucket *b = bucket_add(s, bucket_next_id(s));
     if (!b) {
-        space_return(s, e->size);
+        space_return(s, entry_size(e));
         return mcfs_fail_errno(err, ENOMEM, "bucket");
     }
     int fd = -1;
     MCFS_LOCK_SCOPE(&b->lock);
     b->single = true;
     b->keys = 1;
-    b->data_end = e->size;
+    b->data_end = entry_size(e);
     b->writers = 1;
-    e->bucket = b;
-    e->offset = 0;
+    entry_set_bucket(e, b);
+    entry_set_offset(e, 0);
     if (make_files(s, b, &fd, err)) {
         b->writers = 0;
-        bucket_give_up_single(s, b, e->size);
+        bucket_give_up_single(s, b, entry_size(e));
         return -1;
     }
-    f->io = io_item(IO_WRITE, fd, f->put.item->data, e->size, 0);
+    f->io = io_item(IO_WRITE, fd, f->put.item->data, entry_size(e), 0);
     if (t->direct && (uintptr_t)f->io.buf % IO_MEMORY_ALIGN == 0)
         f->io.direct_fd = io_open_direct(fd, IO_WRITE);
     /* Direct writes that make a file grow are done one after the other.  What goes wrong here the
      * write meets again. */
     if (f->io.direct_fd >= 0)
-        (void)fallocate(fd, 0, 0, (off_t)e->size);
+        (void)fallocate(fd, 0, 0, (off_t)entry_size(e));
     return 0;
 }
 
@@ -117,7 +117,7 @@ static int record(struct store *s, struct bucket *b, struct entry *e, struct mcf
 static int finish(struct store *s, struct flight *f, struct mcfs_error *err)
 {
     struct entry *e = f->put.entry;
-    struct bucket *b = e->bucket;
+    struct bucket *b = entry_bucket(e);
     char path[PATH_MAX];
     bucket_path(s, b->id, "bucket", path, sizeof(path));
     if (f->io.direct_fd >= 0)
@@ -131,7 +131,7 @@ static int finish(struct store *s, struct flight *f, struct mcfs_error *err)
     unlink(path);
     bucket_path(s, b->id, "sum", path, sizeof(path));
     unlink(path);
-    bucket_give_up_single(s, b, e->size);
+    bucket_give_up_single(s, b, entry_size(e));
     return rc;
 }
 
@@ -168,7 +168,7 @@ size_t batch_add(struct batch *t, struct mcfs_backend_put *item)
     io_add(&t->io, &f->io);
     struct entry *e = f->put.entry;
     if (!e->has_crc)
-        e->crc32c = mcfs_crc32c(0, item->data, e->size);
+        e->crc32c = mcfs_crc32c(0, item->data, entry_size(e));
     e->has_crc = true;
     return failed;
 }

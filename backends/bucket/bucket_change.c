@@ -27,12 +27,12 @@ static int append_record(struct store *s, struct bucket *b, const struct log_rec
 int bucket_log_delete(struct store *s, struct entry *e, struct mcfs_error *err)
 {
     struct log_record r = {.type = LOG_DELETE, .version = e->version, .key = entry_key(e)};
-    return append_record(s, e->bucket, &r, err);
+    return append_record(s, entry_bucket(e), &r, err);
 }
 
 void entry_reclaim(struct store *s, struct entry *e)
 {
-    struct bucket *b = e->bucket;
+    struct bucket *b = entry_bucket(e);
     {
         MCFS_LOCK_SCOPE(&b->lock);
         bucket_unlink(b, e);
@@ -60,7 +60,7 @@ static int remove_one(struct store *s, struct mcfs_backend_name *n, struct mcfs_
         e = index_find(stripe, k, n->version);
         if (!e)
             return 0;
-        MCFS_LOCK_SCOPE(&e->bucket->lock);
+        MCFS_LOCK_SCOPE(&entry_bucket(e)->lock);
         if (bucket_log_delete(s, e, err))
             return -1;
         index_del(s, stripe, e);
@@ -91,21 +91,21 @@ static int rekey_locked(struct store *s, struct index_stripe *from_stripe,
 {
     struct entry *e = index_find(from_stripe, r->key, r->version);
     struct entry *there = index_find(to_stripe, r->new_key, r->new_version);
-    if (!e || e->evict.leaving || e == there)
+    if (!e || entry_is_leaving(e) || e == there)
         return there ? 0 : storage_gone(r->key, err);
     if (there)
         return mcfs_fail(err, MCFS_OBJECT_ALREADY_EXISTS, "%.*s: this version is stored already",
                          (int)MCFS_MIN(r->new_key.len, 160), r->new_key.data);
-    char *key = malloc(r->new_key.len ? r->new_key.len : 1);
-    if (!key)
+    struct mcfs_attr attr = entry_attr(e);
+    struct entry_room room;
+    if (entry_make_room(e, &attr, r->new_key.len, &room))
         return mcfs_fail_errno(err, ENOMEM, "index");
-    struct bucket *b = e->bucket;
+    struct bucket *b = entry_bucket(e);
     MCFS_LOCK_SCOPE(&b->lock);
     if (append_record(s, b, r, err)) {
-        free(key);
+        entry_room_free(&room);
         return -1;
     }
-    memcpy(key, r->new_key.data, r->new_key.len);
     index_del(s, from_stripe, e);
     /* The bytes of the old name stay in front of the value; nobody reads them. */
     uint64_t old_len = entry_disk_key(e).len;
@@ -115,7 +115,7 @@ static int rekey_locked(struct store *s, struct index_stripe *from_stripe,
         e->key_inline = false;
     }
     e->bare = false;
-    entry_take_key(e, key, r->new_key.len);
+    entry_change(e, &attr, r->new_key, &room);
     e->version = r->new_version;
     if (index_add(s, to_stripe, e) == 0)
         return 0;
@@ -163,9 +163,16 @@ int store_set_attr(struct mcfs_backend *b, struct mcfs_slice tenant, struct mcfs
     struct entry *e = index_find(stripe, r.key, version);
     if (!e)
         return storage_gone(key, err);
-    MCFS_LOCK_SCOPE(&e->bucket->lock);
-    if (append_record(s, e->bucket, &r, err))
+    struct entry_room room;
+    if (entry_make_room(e, attr, r.key.len, &room))
+        return mcfs_fail_errno(err, ENOMEM, "index");
+    uint64_t before = entry_memory(e);
+    MCFS_LOCK_SCOPE(&entry_bucket(e)->lock);
+    if (append_record(s, entry_bucket(e), &r, err)) {
+        entry_room_free(&room);
         return -1;
-    e->attr = *attr;
+    }
+    entry_change(e, attr, entry_key(e), &room);
+    atomic_fetch_add(&s->index_bytes, entry_memory(e) - before);
     return 0;
 }

@@ -44,7 +44,7 @@ static int check_overlaps(const struct store *s, const struct bucket *b, struct 
         malloc((b->objects ? b->objects : 1) * sizeof(const struct entry *));
     if (!list)
         return mcfs_fail_errno(err, ENOMEM, "%s", s->dir);
-    for (const struct entry *e = b->entries; e; e = e->after)
+    for (const struct entry *e = b->entries; e; e = entry_after(e))
         if (!e->dead)
             list[n++] = e;
     qsort(list, n, sizeof(const struct entry *), by_start);
@@ -53,7 +53,7 @@ static int check_overlaps(const struct store *s, const struct bucket *b, struct 
         if (entry_length(list[i]) && entry_start(list[i]) < end)
             store_report(s, &(struct finding){.kind = FINDING_OVERLAP,
                                               .file = file,
-                                              .offset = list[i]->offset,
+                                              .offset = entry_offset(list[i]),
                                               .key = entry_key(list[i]),
                                               .version = list[i]->version,
                                               .what = "an object that shares bytes with the one "
@@ -79,7 +79,7 @@ static int check_keys(struct store *s, struct bucket *b, struct mcfs_error *err)
     MCFS_LOCK_SCOPE(&b->lock);
     if (bucket_hold_data(s, b, err))
         return -1;
-    for (const struct entry *e = b->entries; e; e = e->after) {
+    for (const struct entry *e = b->entries; e; e = entry_after(e)) {
         struct mcfs_slice want = entry_disk_key(e);
         if (e->dead || !e->key_inline || want.len > MCFS_TENANT_MAX + 1 + MCFS_KEY_MAX)
             continue;
@@ -87,7 +87,7 @@ static int check_keys(struct store *s, struct bucket *b, struct mcfs_error *err)
         if (n != (ssize_t)want.len || memcmp(key, want.data, want.len) != 0)
             store_report(s, &(struct finding){.kind = FINDING_RECORD,
                                               .file = file,
-                                              .offset = e->offset,
+                                              .offset = entry_offset(e),
                                               .key = entry_key(e),
                                               .version = e->version,
                                               .what = "the key before the object is another"});

@@ -172,7 +172,7 @@ static bool is_empty(struct bucket *b)
 {
     MCFS_LOCK_SCOPE(&b->lock);
     bool alive = false;
-    for (const struct entry *e = b->entries; e && !alive; e = e->after)
+    for (const struct entry *e = b->entries; e && !alive; e = entry_after(e))
         alive = !e->dead;
     return !alive;
 }

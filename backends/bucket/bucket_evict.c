@@ -2,12 +2,10 @@
 /* The bucket store's objects in the order in which they are evicted (evict_order.h). */
 #include "backends/bucket/bucket.h"
 
-#include <stddef.h>
-
 static struct evict_item item_of(const struct evict_link *l)
 {
-    const struct entry *e = (const struct entry *)((const char *)l - offsetof(struct entry, evict));
-    return (struct evict_item){entry_key(e), e->version, e->size, entry_length(e)};
+    const struct entry *e = entry_of_link(l);
+    return (struct evict_item){entry_key(e), e->version, entry_size(e), entry_length(e)};
 }
 
 static struct evict_line *line_of(void *store, unsigned i, pthread_mutex_t **lock)
@@ -27,7 +25,7 @@ static struct evict_link *find(void *store, unsigned i, struct mcfs_slice key, u
 {
     struct store *s = store;
     struct entry *e = index_find(&s->stripes[i], key, version);
-    return e ? &e->evict : NULL;
+    return e ? entry_link(e) : NULL;
 }
 
 int store_init_order(struct store *s, const char *policy, struct mcfs_error *err)

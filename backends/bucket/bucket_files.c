@@ -35,7 +35,7 @@ void store_names_changed(struct store *s)
 
 struct bucket *bucket_add(struct store *s, uint64_t id)
 {
-    struct bucket *b = calloc(1, sizeof(*b));
+    struct bucket *b = bucket_alloc(sizeof(*b));
     if (!b)
         return NULL;
     b->id = id;
@@ -71,7 +71,7 @@ void bucket_free(struct store *s, struct bucket *b)
     if (b->log_fd >= 0)
         close(b->log_fd);
     pthread_mutex_destroy(&b->lock);
-    free(b);
+    bucket_dealloc(b);
 }
 
 /* ---- data files ---- */

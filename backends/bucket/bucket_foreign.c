@@ -23,17 +23,20 @@ struct walk {
     uint64_t data_size;
     int64_t mtime_ns;
     uint64_t outside;
-    struct entry *first, **end; /* chained by `after` */
+    uint32_t first, *end; /* chained by `after` */
     size_t count;
     bool failed;
 };
 
 /* Before tenants, Mooncake's storage keys were the keys alone: the default tenant's. */
-static struct entry *foreign_entry(struct mcfs_slice key)
+static struct entry *foreign_entry(const struct walk *w, struct mcfs_slice key)
 {
     _cleanup_buf_ struct mcfs_buf whole = MCFS_BUF_INIT;
     bool bare = storage_key_complete(key, &whole);
-    struct entry *e = whole.failed ? NULL : entry_new(mcfs_slice(whole.data, whole.len));
+    struct mcfs_attr attr = {MCFS_ATTR_DEFAULT_MODE, 0, 0, w->mtime_ns};
+    struct entry *e =
+        whole.failed ? NULL
+                     : entry_new(mcfs_slice(whole.data, whole.len), &attr, w->r->s->order.active);
     if (e)
         e->bare = bare;
     return e;
@@ -45,7 +48,7 @@ static void take_object(struct mcfs_slice key, const struct meta_place *place, v
     uint64_t at;
     w->b->keys++;
     if (__builtin_add_overflow(place->offset, place->key_size, &at) || at > w->data_size ||
-        place->data_size > w->data_size - at) {
+        place->data_size > w->data_size - at || at + place->data_size > ENTRY_PLACE_MAX) {
         char file[64];
         snprintf(file, sizeof(file), "%" PRIu64 ".meta", w->b->id);
         store_report(w->r->s, &(struct finding){.kind = FINDING_RANGE,
@@ -59,19 +62,18 @@ static void take_object(struct mcfs_slice key, const struct meta_place *place, v
         w->outside++;
         return;
     }
-    struct entry *e = foreign_entry(key);
+    struct entry *e = foreign_entry(w, key);
     if (!e) {
         w->failed = true;
         return;
     }
     e->version = w->r->s->config.versions_by_bucket ? w->b->id : FOREIGN_VERSION;
-    e->offset = at;
-    e->size = place->data_size;
-    e->attr = (struct mcfs_attr){MCFS_ATTR_DEFAULT_MODE, 0, 0, w->mtime_ns};
-    e->bucket = w->b;
+    entry_set_offset(e, at);
+    entry_set_size(e, place->data_size);
+    entry_set_bucket(e, w->b);
     e->key_inline = place->key_size == key.len;
-    w->b->single = at == 0 && e->size == w->data_size && w->b->keys == 1;
-    *w->end = e;
+    w->b->single = at == 0 && entry_size(e) == w->data_size && w->b->keys == 1;
+    *w->end = entry_number(e);
     w->end = &e->after;
     w->count++;
 }
@@ -124,7 +126,7 @@ int recover_foreign(struct recovery *r, struct found *f)
     }
     w.end = &w.first;
     if (!b || meta_parse(bytes, (size_t)len, &data_size, take_object, &w) < 0 ||
-        recovery_publish(r, b, w.first, w.count) || w.failed) {
+        recovery_publish(r, b, entry_at(w.first), w.count) || w.failed) {
         mcfs_fail_errno(&err, ENOMEM, "%s", meta);
         recovery_fail(r, &err);
         return -1;

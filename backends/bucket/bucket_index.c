@@ -25,9 +25,9 @@ struct index_stripe *index_stripe(struct store *s, struct mcfs_slice key)
     return &s->stripes[index_stripe_of(index_hash(key))];
 }
 
-static bool entry_eq(const void *e, const void *name)
+static bool entry_eq(uint32_t number, const void *name)
 {
-    const struct entry *entry = e;
+    const struct entry *entry = entry_at(number);
     const struct name *n = name;
     return entry->version == n->version && mcfs_slice_eq(entry_key(entry), n->key);
 }
@@ -36,7 +36,7 @@ struct entry *index_find_hashed(struct index_stripe *stripe, uint64_t hash, stru
                                 uint64_t version)
 {
     struct name n = {key, version};
-    return mcfs_table_find(&stripe->table, hash, entry_eq, &n);
+    return entry_at(mcfs_id_table_find(&stripe->table, hash, entry_eq, &n));
 }
 
 struct entry *index_find(struct index_stripe *stripe, struct mcfs_slice key, uint64_t version)
@@ -44,20 +44,24 @@ struct entry *index_find(struct index_stripe *stripe, struct mcfs_slice key, uin
     return index_find_hashed(stripe, index_hash(key), key, version);
 }
 
-static uint64_t entry_memory(const struct entry *e)
+void index_reserve(struct store *s, struct index_stripe *stripe, size_t entries)
 {
-    return sizeof(*e) + e->key_len + 2 * (sizeof(void *) + sizeof(uint32_t)); /* the slot */
+    MCFS_LOCK_SCOPE(&stripe->lock);
+    size_t before = mcfs_id_table_bytes(&stripe->table);
+    mcfs_id_table_reserve(&stripe->table, entries);
+    atomic_fetch_add(&s->index_bytes, mcfs_id_table_bytes(&stripe->table) - before);
 }
 
 int index_enter(struct store *s, struct index_stripe *stripe, struct entry *e, uint64_t hash,
                 struct index_counts *counts)
 {
-    if (mcfs_table_add_hashed(&stripe->table, e, hash))
+    size_t before = mcfs_id_table_bytes(&stripe->table);
+    if (mcfs_id_table_add(&stripe->table, hash, entry_number(e)))
         return -1;
-    evict_order_add(&s->order, &stripe->line, &e->evict);
+    evict_order_add(&s->order, &stripe->line, entry_link(e));
     counts->objects++;
-    counts->object_bytes += e->size;
-    counts->index_bytes += entry_memory(e);
+    counts->object_bytes += entry_size(e);
+    counts->index_bytes += entry_memory(e) + mcfs_id_table_bytes(&stripe->table) - before;
     return 0;
 }
 
@@ -79,18 +83,19 @@ int index_add(struct store *s, struct index_stripe *stripe, struct entry *e)
 
 void index_del(struct store *s, struct index_stripe *stripe, struct entry *e)
 {
-    if (!mcfs_table_del(&stripe->table, e))
+    if (!mcfs_id_table_del(&stripe->table, index_entry_hash(e), entry_number(e)))
         return;
-    evict_order_del(&s->order, &stripe->line, &e->evict);
+    evict_order_del(&s->order, &stripe->line, entry_link(e));
     atomic_fetch_sub(&s->objects, 1);
-    atomic_fetch_sub(&s->object_bytes, e->size);
+    atomic_fetch_sub(&s->object_bytes, entry_size(e));
     atomic_fetch_sub(&s->index_bytes, entry_memory(e));
 }
 
 void index_replace(struct store *s, struct index_stripe *stripe, struct entry *e, struct entry *n)
 {
-    mcfs_table_replace(&stripe->table, e, n);
-    evict_order_replace(&s->order, &stripe->line, &e->evict, &n->evict);
+    mcfs_id_table_replace(&stripe->table, index_entry_hash(e), entry_number(e), entry_number(n));
+    evict_order_replace(&s->order, &stripe->line, entry_link(e), entry_link(n));
+    atomic_fetch_add(&s->index_bytes, entry_memory(n) - entry_memory(e));
 }
 
 static bool is_pending(const struct index_stripe *stripe, const struct pending_put *p)
@@ -128,43 +133,12 @@ int index_end_put(struct store *s, struct index_stripe *stripe, struct pending_p
     return e ? index_add(s, stripe, e) : 0;
 }
 
-struct entry *entry_new(struct mcfs_slice key)
-{
-    struct entry *e = malloc(sizeof(*e) + key.len);
-    if (!e)
-        return NULL;
-    memset(e, 0, sizeof(*e));
-    e->key = memcpy(e->own_key, key.data, key.len);
-    e->key_len = (uint32_t)key.len;
-    return e;
-}
-
-static void free_key(struct entry *e)
-{
-    if (e->key != e->own_key)
-        free(e->key);
-}
-
-void entry_take_key(struct entry *e, char *key, size_t len)
-{
-    free_key(e);
-    e->key = key;
-    e->key_len = (uint32_t)len;
-}
-
-void entry_free(struct entry *e)
-{
-    if (e)
-        free_key(e);
-    free(e);
-}
-
 void bucket_link(struct store *s, struct bucket *b, struct entry *e)
 {
-    e->before = NULL;
-    e->after = b->entries;
-    if (e->after)
-        e->after->before = e;
+    e->before = 0;
+    e->after = entry_number(b->entries);
+    if (b->entries)
+        b->entries->before = entry_number(e);
     b->entries = e;
     b->objects++;
     b->live_bytes += entry_length(e);
@@ -173,18 +147,19 @@ void bucket_link(struct store *s, struct bucket *b, struct entry *e)
 
 void bucket_unlink(struct bucket *b, struct entry *e)
 {
-    if (e->before)
-        e->before->after = e->after;
+    struct entry *before = entry_at(e->before), *after = entry_after(e);
+    if (before)
+        before->after = e->after;
     else
-        b->entries = e->after;
-    if (e->after)
-        e->after->before = e->before;
+        b->entries = after;
+    if (after)
+        after->before = e->before;
     b->objects--;
 }
 
 void entry_kill(struct store *s, struct entry *e)
 {
-    struct bucket *b = e->bucket;
+    struct bucket *b = entry_bucket(e);
     e->dead = true;
     b->has_gaps = true;
     b->live_bytes -= MCFS_MIN(b->live_bytes, entry_length(e));

@@ -50,14 +50,14 @@ int moves_add(struct store *s, struct moves *m, struct bucket *b, struct mcfs_er
         return 0;
     if (make_space(m, b->objects, err))
         return -1;
-    for (struct entry *e = b->entries; e; e = e->after) {
+    for (struct entry *e = b->entries; e; e = entry_after(e)) {
         if (!entry_is_movable(e))
             continue;
         if (bucket_hold_data(s, b, err))
             return m->count ? 0 : -1;
         e->readers++;
-        m->v[m->count++] = (struct move){.from = e, .bytes = e->key_len + e->size};
-        m->bytes += e->key_len + e->size;
+        m->v[m->count++] = (struct move){.from = e, .bytes = entry_key(e).len + entry_size(e)};
+        m->bytes += entry_key(e).len + entry_size(e);
     }
     return 0;
 }
@@ -67,10 +67,10 @@ static void unpin(struct store *s, struct entry *e, bool data, bool moving)
 {
     bool reclaim;
     {
-        MCFS_LOCK_SCOPE(&e->bucket->lock);
+        MCFS_LOCK_SCOPE(&entry_bucket(e)->lock);
         if (data)
-            bucket_release_data(e->bucket);
-        e->bucket->moving -= moving;
+            bucket_release_data(entry_bucket(e));
+        entry_bucket(e)->moving -= moving;
         reclaim = --e->readers == 0 && e->dead;
     }
     if (reclaim)
@@ -91,8 +91,8 @@ void moves_drop(struct store *s, struct moves *m)
 static void stay(struct store *s, struct move *v)
 {
     struct entry *to = MCFS_STEAL(v->to);
-    struct bucket *b = to->bucket;
-    if (b && v->writing) {
+    if (to->bucket && v->writing) {
+        struct bucket *b = entry_bucket(to);
         MCFS_LOCK_SCOPE(&b->lock);
         bucket_give_up_place(s, b, entry_start(to), v->bytes);
         bucket_end_writing(s, b);
@@ -105,49 +105,54 @@ static void stay(struct store *s, struct move *v)
 
 /* What the copy is called is what the object is called now; when that has changed in the end, it
  * stays. */
-static struct entry *new_entry(const struct move *v)
+static struct entry *new_entry(const struct store *s, const struct move *v)
 {
     const struct entry *e = v->from;
-    MCFS_LOCK_SCOPE(&e->bucket->lock);
-    struct entry *n = e->dead || e->key_len + e->size != v->bytes ? NULL : entry_new(entry_key(e));
+    MCFS_LOCK_SCOPE(&entry_bucket(e)->lock);
+    struct mcfs_slice key = entry_key(e);
+    struct mcfs_attr attr = entry_attr(e);
+    bool changed = e->dead || key.len + entry_size(e) != v->bytes;
+    struct entry *n = changed ? NULL : entry_new(key, &attr, s->order.active);
     if (!n)
         return NULL;
     n->version = e->version;
-    n->size = e->size;
+    entry_set_size(n, entry_size(e));
     n->crc32c = e->crc32c;
     n->has_crc = e->has_crc;
     n->data_type = e->data_type;
-    n->key_inline = n->moved = true;
+    n->key_inline = true;
+    n->moved = true;
     return n;
 }
 
 static void found_bad(struct store *s, struct entry *e, const struct mcfs_error *why)
 {
     struct mcfs_slice key = mcfs_slice(NULL, 0), tenant;
-    MCFS_LOCK_SCOPE(&e->bucket->lock);
+    MCFS_LOCK_SCOPE(&entry_bucket(e)->lock);
     atomic_store(&e->checked, BAD);
     atomic_fetch_add(&s->checksum_errors, 1);
     storage_key_split(entry_key(e), &tenant, &key);
     mcfs_error("%s/%" PRIu64 ".bucket: %.*s is damaged, and stays where it is: %s", s->dir,
-               e->bucket->id, (int)MCFS_MIN(key.len, 120), key.data, why->msg);
+               entry_bucket(e)->id, (int)MCFS_MIN(key.len, 120), key.data, why->msg);
 }
 
 /* Copies key and value, and holds what was read against the checksum. */
 static int copy_bytes(const struct entry *from, const struct entry *to, char *piece,
                       struct mcfs_error *err)
 {
-    struct value_place v = {from->bucket->data_fd, from->offset, from->size};
-    int fd = to->bucket->data_fd;
+    struct value_place v = {entry_bucket(from)->data_fd, entry_offset(from), entry_size(from)};
+    int fd = entry_bucket(to)->data_fd;
     uint32_t crc = 0;
-    if (mcfs_pwrite_full(fd, to->key, to->key_len, entry_start(to)))
-        return mcfs_fail_errno(err, errno, "bucket %" PRIu64, to->bucket->id);
-    for (uint64_t done = 0; done < to->size;) {
+    struct mcfs_slice key = entry_key(to);
+    if (mcfs_pwrite_full(fd, key.data, key.len, entry_start(to)))
+        return mcfs_fail_errno(err, errno, "bucket %" PRIu64, entry_bucket(to)->id);
+    for (uint64_t done = 0; done < entry_size(to);) {
         int64_t n = value_read(&v, piece, PIECE, done, err);
         if (n <= 0)
             return n ? -1 : mcfs_fail(err, MCFS_CHECKSUM_MISMATCH, "the file ends inside it");
         crc = mcfs_crc32c(crc, piece, (size_t)n);
-        if (mcfs_pwrite_full(fd, piece, (size_t)n, to->offset + done))
-            return mcfs_fail_errno(err, errno, "bucket %" PRIu64, to->bucket->id);
+        if (mcfs_pwrite_full(fd, piece, (size_t)n, entry_offset(to) + done))
+            return mcfs_fail_errno(err, errno, "bucket %" PRIu64, entry_bucket(to)->id);
         done += (uint64_t)n;
     }
     if (from->has_crc && crc != from->crc32c)
@@ -159,21 +164,22 @@ static void copy_one(struct store *s, struct move *v, char *piece)
 {
     struct mcfs_error err = MCFS_ERROR_INIT;
     uint64_t offset;
-    v->to = new_entry(v);
+    v->to = new_entry(s, v);
     if (!v->to) {
         space_return(s, v->bytes);
         return;
     }
-    struct bucket *b = v->to->bucket = bucket_reserve(s, v->bytes, &offset, &err);
+    struct bucket *b = bucket_reserve(s, v->bytes, &offset, &err);
+    entry_set_bucket(v->to, b);
     if (!b) {
         mcfs_warning("compaction: %s", err.msg);
         stay(s, v);
         return;
     }
     v->writing = true;
-    v->to->offset = offset + v->to->key_len;
+    entry_set_offset(v->to, offset + entry_key(v->to).len);
     /* Of two copies recovery takes the younger bucket's. */
-    if (b->id <= v->from->bucket->id) {
+    if (b->id <= entry_bucket(v->from)->id) {
         stay(s, v);
     } else if (copy_bytes(v->from, v->to, piece, &err)) {
         if (err.code == MCFS_CHECKSUM_MISMATCH)
@@ -224,12 +230,12 @@ void moves_copy(struct store *s, struct moves *m)
         struct move *v = &m->v[i];
         if (!v->to)
             continue;
-        if (!to || v->to->bucket != to) {
-            to = v->to->bucket;
-            durable = flush_data(s, v->to->bucket);
+        if (!to || entry_bucket(v->to) != to) {
+            to = entry_bucket(v->to);
+            durable = flush_data(s, entry_bucket(v->to));
         }
-        if (!from || v->from->bucket != from) {
-            from = v->from->bucket;
+        if (!from || entry_bucket(v->from) != from) {
+            from = entry_bucket(v->from);
             named = flush_names(s, from);
         }
         if (!durable || !named)
@@ -245,12 +251,16 @@ static bool enter_locked(struct store *s, struct index_stripe *stripe, struct mo
     struct entry *e = v->from, *n = v->to;
     struct mcfs_error err = MCFS_ERROR_INIT;
     _cleanup_buf_ struct mcfs_buf record = MCFS_BUF_INIT;
-    if (index_find(stripe, entry_key(n), n->version) != e || e->evict.leaving)
+    if (index_find(stripe, entry_key(n), n->version) != e || entry_is_leaving(e))
         return false;
-    n->attr = e->attr;
+    struct mcfs_attr attr = entry_attr(e);
+    if (entry_set_attr(n, &attr)) {
+        mcfs_warning("compaction: no memory");
+        return false;
+    }
     entry_record(n, &record);
     {
-        struct bucket *b = n->bucket;
+        struct bucket *b = entry_bucket(n);
         MCFS_LOCK_SCOPE(&b->lock);
         if (record.failed || bucket_append_log(s, b, record.data, record.len, &err)) {
             mcfs_warning("compaction: %s", err.msg);
@@ -262,8 +272,8 @@ static bool enter_locked(struct store *s, struct index_stripe *stripe, struct mo
         bucket_link(s, b, n);
     }
     index_replace(s, stripe, e, n);
-    MCFS_LOCK_SCOPE(&e->bucket->lock);
-    e->bucket->moving++;
+    MCFS_LOCK_SCOPE(&entry_bucket(e)->lock);
+    entry_bucket(e)->moving++;
     entry_kill(s, e);
     return true;
 }
@@ -316,8 +326,8 @@ bool moves_enter(struct store *s, struct moves *m)
         if (!is_entered(v))
             continue;
         any = true;
-        if (!last || v->to->bucket != last)
-            durable &= flush_log(last = v->to->bucket);
+        if (!last || entry_bucket(v->to) != last)
+            durable &= flush_log(last = entry_bucket(v->to));
     }
     if (any && durable && fsync(s->dir_fd)) {
         mcfs_error("%s: %s; nothing is compacted any more", s->dir, strerror(errno));
@@ -327,8 +337,8 @@ bool moves_enter(struct store *s, struct moves *m)
         struct move *v = &m->v[i];
         if (!is_entered(v))
             continue;
-        MCFS_LOCK_SCOPE(&v->to->bucket->lock);
-        bucket_end_writing(s, v->to->bucket);
+        MCFS_LOCK_SCOPE(&entry_bucket(v->to)->lock);
+        bucket_end_writing(s, entry_bucket(v->to));
         v->writing = false;
     }
     return durable;
@@ -341,7 +351,7 @@ static int give_up(struct store *s, struct move *v)
     struct mcfs_error err = MCFS_ERROR_INIT;
     if (!is_entered(v) || v->given_up)
         return 0;
-    MCFS_LOCK_SCOPE(&v->from->bucket->lock);
+    MCFS_LOCK_SCOPE(&entry_bucket(v->from)->lock);
     if (bucket_log_delete(s, v->from, &err)) {
         mcfs_warning("compaction: %s", err.msg);
         return -1;
@@ -356,9 +366,9 @@ static void let_go(struct store *s, struct move *v)
     unpin(s, v->from, true, v->entered);
     if (!is_entered(v))
         return;
-    atomic_fetch_add(&s->compacted_bytes, v->to->size);
+    atomic_fetch_add(&s->compacted_bytes, entry_size(v->to));
     {
-        MCFS_LOCK_SCOPE(&v->to->bucket->lock);
+        MCFS_LOCK_SCOPE(&entry_bucket(v->to)->lock);
         v->to->moved = false;
     }
     unpin(s, v->to, false, true);
@@ -371,8 +381,8 @@ enum settled moves_settle(struct store *s, struct moves *m)
         if (give_up(s, &m->v[i]))
             return NOT_YET;
     for (size_t i = 0; i < m->count; i++) {
-        const struct bucket *b = m->v[i].from->bucket;
-        if (!is_entered(&m->v[i]) || (last && last->from->bucket == b))
+        const struct bucket *b = entry_bucket(m->v[i].from);
+        if (!is_entered(&m->v[i]) || (last && entry_bucket(last->from) == b))
             continue;
         last = &m->v[i];
         if (bucket_sync_log(s, b)) {

@@ -32,12 +32,12 @@ static int enter(struct publication *p, struct index_stripe *stripe, struct newc
     if (!storage_key_is_valid(entry_key(e)))
         return 0;
     struct entry *other = index_find_hashed(stripe, n->hash, entry_key(e), e->version);
-    if (other && other->bucket == e->bucket) {
+    if (other && entry_bucket(other) == entry_bucket(e)) {
         entry_free(e); /* of two records of one put the first counts */
         n->e = NULL;
         return 0;
     }
-    if (other && other->bucket->id > e->bucket->id)
+    if (other && entry_bucket(other)->id > entry_bucket(e)->id)
         return recovery_add_loser(r, e);
     if (other) {
         index_del(r->s, stripe, other);
@@ -59,7 +59,7 @@ static void fetch_stripe(struct publication *p, unsigned i)
     struct index_stripe *stripe = &p->r->s->stripes[i];
     MCFS_LOCK_SCOPE(&stripe->lock);
     for (size_t k = start_of(p, i); k < p->ends[i]; k++)
-        mcfs_table_prefetch(&stripe->table, p->all[p->by_stripe[k]].hash);
+        mcfs_id_table_prefetch(&stripe->table, p->all[p->by_stripe[k]].hash);
 }
 
 static int enter_stripe(struct publication *p, unsigned i)
@@ -93,7 +93,7 @@ int recovery_publish(struct recovery *r, struct bucket *b, struct entry *first, 
     _cleanup_free_ uint32_t *by_stripe = calloc(count ? count : 1, sizeof(*by_stripe));
     struct publication p = {.r = r, .all = all, .by_stripe = by_stripe};
     for (struct entry *e = first, *next; e; e = next) {
-        next = e->after;
+        next = entry_after(e);
         if (all && by_stripe)
             all[p.count++] = (struct newcomer){e, index_entry_hash(e)};
         else

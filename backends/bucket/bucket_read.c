@@ -28,22 +28,22 @@ struct mcfs_backend_reader *store_reader_open(struct mcfs_backend *b, struct mcf
         MCFS_LOCK_SCOPE(&stripe->lock);
         struct entry *e = index_find(stripe, k, version);
         *r = (struct reader){.base = {&mcfs_bucket_ops}, .store = s, .entry = e};
-        if (!e || e->evict.leaving) {
+        if (!e || entry_is_leaving(e)) {
             storage_gone(key, err);
             free(r);
             return NULL;
         }
-        MCFS_LOCK_SCOPE(&e->bucket->lock);
+        MCFS_LOCK_SCOPE(&entry_bucket(e)->lock);
         bool bad = atomic_load_explicit(&e->checked, memory_order_relaxed) == BAD;
         if (bad)
             mcfs_fail(err, MCFS_CHECKSUM_MISMATCH, "%s/%" PRIu64 ".bucket: %.*s is damaged", s->dir,
-                      e->bucket->id, (int)MCFS_MIN(key.len, 120), key.data);
-        if (bad || bucket_hold_data(s, e->bucket, err)) {
+                      entry_bucket(e)->id, (int)MCFS_MIN(key.len, 120), key.data);
+        if (bad || bucket_hold_data(s, entry_bucket(e), err)) {
             free(r);
             return NULL;
         }
         e->readers++;
-        evict_order_used(&s->order, &stripe->line, &e->evict);
+        evict_order_used(&s->order, &stripe->line, entry_link(e));
     }
     fd_cache_trim(s);
     atomic_fetch_add_explicit(&s->reads, 1, memory_order_relaxed);
@@ -57,8 +57,8 @@ void store_reader_close(struct mcfs_backend_reader *base)
     struct entry *e = r->entry;
     bool reclaim;
     {
-        MCFS_LOCK_SCOPE(&e->bucket->lock);
-        bucket_release_data(e->bucket);
+        MCFS_LOCK_SCOPE(&entry_bucket(e)->lock);
+        bucket_release_data(entry_bucket(e));
         reclaim = --e->readers == 0 && e->dead;
     }
     if (reclaim)
@@ -69,23 +69,25 @@ void store_reader_close(struct mcfs_backend_reader *base)
 int store_reader_fd(struct mcfs_backend_reader *base, uint64_t *offset, uint64_t *length)
 {
     struct reader *r = (struct reader *)base;
-    *offset = r->entry->offset;
-    *length = r->entry->size;
-    return r->entry->bucket->data_fd;
+    *offset = entry_offset(r->entry);
+    *length = entry_size(r->entry);
+    return entry_bucket(r->entry)->data_fd;
 }
 
 static int failed(struct reader *r, struct mcfs_error *err)
 {
     if (err && err->code == MCFS_CHECKSUM_MISMATCH)
         atomic_fetch_add(&r->store->checksum_errors, 1);
-    return mcfs_error_prefix(err, "%s/%" PRIu64 ".bucket", r->store->dir, r->entry->bucket->id);
+    return mcfs_error_prefix(err, "%s/%" PRIu64 ".bucket", r->store->dir,
+                             entry_bucket(r->entry)->id);
 }
 
 int64_t store_reader_read(struct mcfs_backend_reader *base, void *buf, size_t len, uint64_t off,
                           struct mcfs_error *err)
 {
     struct reader *r = (struct reader *)base;
-    struct value_place v = {r->entry->bucket->data_fd, r->entry->offset, r->entry->size};
+    struct value_place v = {entry_bucket(r->entry)->data_fd, entry_offset(r->entry),
+                            entry_size(r->entry)};
     int64_t n = value_read(&v, buf, len, off, err);
     return n < 0 ? failed(r, err) : n;
 }
@@ -94,7 +96,7 @@ int store_reader_verify(struct mcfs_backend_reader *base, struct mcfs_error *err
 {
     struct reader *r = (struct reader *)base;
     const struct entry *e = r->entry;
-    struct value_place v = {e->bucket->data_fd, e->offset, e->size};
+    struct value_place v = {entry_bucket(e)->data_fd, entry_offset(e), entry_size(e)};
     struct mcfs_error problem = MCFS_ERROR_INIT;
     if (e->has_crc && value_verify(&v, e->crc32c, &problem)) {
         if (problem.code == MCFS_CHECKSUM_MISMATCH)

@@ -85,7 +85,7 @@ static void reserve_index(struct recovery *r)
     }
     uint64_t all = seen ? bytes / seen * r->count : 0;
     for (unsigned i = 0; i < INDEX_STRIPES; i++)
-        mcfs_table_reserve(&s->stripes[i].table, all / LOG_PUT_TYPICAL / INDEX_STRIPES);
+        index_reserve(s, &s->stripes[i], all / LOG_PUT_TYPICAL / INDEX_STRIPES);
 }
 
 /* ---- setting right ---- */
@@ -204,11 +204,11 @@ static void settle_bucket(struct recovery *r, const struct found *f)
 static void report_loser(const struct store *s, const struct entry *e)
 {
     char file[64];
-    snprintf(file, sizeof(file), "%" PRIu64 ".bucket", e->bucket->id);
+    snprintf(file, sizeof(file), "%" PRIu64 ".bucket", entry_bucket(e)->id);
     store_report(s, &(struct finding){.kind = FINDING_DUPLICATE,
                                       .repair = REPAIR_RECOVER,
                                       .file = file,
-                                      .offset = e->offset,
+                                      .offset = entry_offset(e),
                                       .key = entry_key(e),
                                       .version = e->version,
                                       .what = "an older copy of an object that is stored elsewhere "
@@ -240,7 +240,8 @@ static int find_left_behind(struct recovery *r, const struct found *f)
         struct index_stripe *stripe = index_stripe(s, key);
         MCFS_LOCK_SCOPE(&stripe->lock);
         struct entry *e = index_find(stripe, key, l->version);
-        if (!e || e->bucket->id >= f->id || e->size != l->size || e->crc32c != l->crc32c)
+        if (!e || entry_bucket(e)->id >= f->id || entry_size(e) != l->size ||
+            e->crc32c != l->crc32c)
             continue;
         index_del(s, stripe, e);
         if (recovery_add_loser(r, e))
@@ -262,7 +263,7 @@ static void settle_losers(struct recovery *r)
         struct entry *e = r->losers[i];
         struct mcfs_error err = MCFS_ERROR_INIT;
         report_loser(s, e);
-        MCFS_LOCK_SCOPE(&e->bucket->lock);
+        MCFS_LOCK_SCOPE(&entry_bucket(e)->lock);
         if (durable && bucket_log_delete(s, e, &err)) {
             mcfs_warning("%s", err.msg);
             r->losers[i] = NULL;

@@ -12,13 +12,12 @@
 #include "common/clock.h"
 #include "common/file.h"
 #include "common/log.h"
+#include "common/table.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <sys/stat.h>
-
-#define HEAP_STEP_MAX (120u << 10) /* below what malloc gives pages of their own */
 
 struct replay {
     struct found *f;
@@ -29,6 +28,7 @@ struct replay {
      * one; most logs have none. */
     struct mcfs_table entries;
     bool indexed;
+    bool evicts; /* the store does */
     uint64_t puts, synced_to;
     bool changed; /* objects were removed or renamed */
     uint64_t end; /* of the last whole record */
@@ -54,9 +54,12 @@ static struct entry *find(struct replay *p, struct mcfs_slice key, uint64_t vers
 
 static void append(struct replay *p, struct entry *e)
 {
-    e->before = p->last;
-    e->after = NULL;
-    *(p->last ? &p->last->after : &p->first) = e;
+    e->before = entry_number(p->last);
+    e->after = 0;
+    if (p->last)
+        p->last->after = entry_number(e);
+    else
+        p->first = e;
     p->last = e;
     p->count++;
 }
@@ -64,8 +67,15 @@ static void append(struct replay *p, struct entry *e)
 /* Out of the list, and freed. */
 static void drop(struct replay *p, struct entry *e)
 {
-    *(e->before ? &e->before->after : &p->first) = e->after;
-    *(e->after ? &e->after->before : &p->last) = e->before;
+    struct entry *before = entry_at(e->before), *after = entry_after(e);
+    if (before)
+        before->after = e->after;
+    else
+        p->first = after;
+    if (after)
+        after->before = e->before;
+    else
+        p->last = before;
     p->count--;
     entry_free(e);
 }
@@ -80,7 +90,7 @@ static void forget(struct replay *p, struct entry *e)
 static int index_entries(struct replay *p)
 {
     for (struct entry *e = p->indexed ? NULL : p->first, *next; e; e = next) {
-        next = e->after;
+        next = entry_after(e);
         if (find(p, entry_key(e), e->version))
             drop(p, e);
         else if (mcfs_table_add(&p->entries, e))
@@ -152,13 +162,13 @@ static int replay_put(struct replay *p, const struct log_record *rec, uint64_t a
         return 0;
     if (rec->moved && note_moved(p->f, rec))
         return -1;
-    struct entry *e = entry_new(rec->key);
+    struct entry *e = entry_new(rec->key, &rec->attr, p->evicts);
     if (!e)
         return -1;
     e->version = rec->version;
-    e->offset = rec->offset;
-    e->size = rec->size;
-    e->attr = rec->attr;
+    /* No file is so long that these were not found outside of it. */
+    entry_set_offset(e, MCFS_MIN(rec->offset, ENTRY_PLACE_MAX));
+    entry_set_size(e, MCFS_MIN(rec->size, ENTRY_PLACE_MAX));
     e->crc32c = rec->crc32c;
     e->has_crc = rec->has_crc;
     e->data_type = rec->data_type;
@@ -176,14 +186,17 @@ static int replay_put(struct replay *p, const struct log_record *rec, uint64_t a
 static int replay_rekey(struct replay *p, const struct log_record *rec)
 {
     struct entry *e = find(p, rec->key, rec->version);
-    char *key = e ? malloc(rec->new_key.len ? rec->new_key.len : 1) : NULL;
-    if (!key)
-        return e ? -1 : 0;
+    struct mcfs_attr attr;
+    struct entry_room room;
+    if (!e)
+        return 0;
+    attr = entry_attr(e);
+    if (entry_make_room(e, &attr, rec->new_key.len, &room))
+        return -1;
     mcfs_table_del(&p->entries, e);
-    memcpy(key, rec->new_key.data, rec->new_key.len);
-    e->key_inline &= entry_disk_key(e).len == rec->new_key.len;
+    e->key_inline = e->key_inline && entry_disk_key(e).len == rec->new_key.len;
     e->bare = false;
-    entry_take_key(e, key, rec->new_key.len);
+    entry_change(e, &attr, rec->new_key, &room);
     e->version = rec->new_version;
     p->changed = true;
     struct entry *there = find(p, rec->new_key, rec->new_version);
@@ -211,7 +224,7 @@ static int replay_record(struct replay *p, const struct log_record *rec, uint64_
         return 0;
     case LOG_ATTR:
         if ((e = find(p, rec->key, rec->version)))
-            e->attr = rec->attr;
+            return entry_set_attr(e, &rec->attr);
         return 0;
     case LOG_REKEY:
         return replay_rekey(p, rec);
@@ -262,18 +275,8 @@ static bool is_unfinished(const uint8_t *data, size_t len)
     return true;
 }
 
-/* Entries are made one at a time, and the C library makes a thread's heap larger by single pages, a
- * system call each that stops all threads' page faults.  Asked for at once and given back, memory
- * for all entries of a log is there. */
-static void prepare_heap(size_t log_len)
-{
-    void *volatile room = malloc(MCFS_MIN(log_len * 2, HEAP_STEP_MAX));
-    free(room);
-}
-
 static int replay_log(struct replay *p, const uint8_t *data, size_t len)
 {
-    prepare_heap(len);
     size_t at = LOG_HEADER_SIZE;
     p->end = at;
     while (at < len) {
@@ -299,10 +302,11 @@ int64_t replay_check(const void *log, size_t len, uint64_t data_size)
     struct replay p = {.f = &f, .entries = MCFS_TABLE_INIT(index_entry_hash)};
     uint64_t id;
     int64_t n = -1;
-    if (log_parse_header(log, len, &id, NULL) == 0 && replay_log(&p, log, len) == 0) {
+    if (entry_arena_init(NULL) == 0 && log_parse_header(log, len, &id, NULL) == 0 &&
+        replay_log(&p, log, len) == 0) {
         n = 0;
-        for (const struct entry *e = p.first; e; e = e->after)
-            n += e->offset + e->size <= data_size;
+        for (const struct entry *e = p.first; e; e = entry_after(e))
+            n += entry_offset(e) + entry_size(e) <= data_size;
     }
     replay_free(&p);
     free(f.rest);
@@ -322,21 +326,21 @@ static void tell_dropped(const struct store *s, const struct bucket *b, const st
     struct finding f = {.kind = synced ? FINDING_RANGE : FINDING_STALE,
                         .repair = REPAIR_RECOVER,
                         .file = file,
-                        .offset = e->offset,
+                        .offset = entry_offset(e),
                         .key = entry_key(e),
                         .version = e->version,
                         .what = synced ? "an object that lies outside of its bucket's file"
                                        : "an object that was written just before the end and is "
                                          "not complete"};
     if (!store_report(s, &f))
-        mcfs_warning("%s, offset %" PRIu64 ": %s; it is dropped", path, e->offset, f.what);
+        mcfs_warning("%s, offset %" PRIu64 ": %s; it is dropped", path, entry_offset(e), f.what);
 }
 
 /* Whether the data bears an entry out; *fd, -1 at first, is the data file once that is read. */
 static bool is_whole(const struct entry *e, bool synced, uint64_t data_size, const char *path,
                      int *fd, struct mcfs_error *err)
 {
-    if (e->offset + e->size > data_size)
+    if (entry_offset(e) + entry_size(e) > data_size)
         return false;
     if (synced || !e->has_crc)
         return true;
@@ -344,7 +348,7 @@ static bool is_whole(const struct entry *e, bool synced, uint64_t data_size, con
         mcfs_fail_errno(err, errno, "%s", path);
         return false;
     }
-    struct value_place v = {*fd, e->offset, e->size};
+    struct value_place v = {*fd, entry_offset(e), entry_size(e)};
     return value_verify(&v, e->crc32c, NULL) == 0;
 }
 
@@ -357,11 +361,11 @@ static int publish_all(struct recovery *r, struct found *f, struct replay *p, st
     _cleanup_fd_ int fd = -1;
     struct mcfs_error e_open = MCFS_ERROR_INIT;
     for (struct entry *e = p->first, *next; e; e = next) {
-        next = e->after;
+        next = entry_after(e);
         bool synced = e->put_at < p->synced_to || e->moved;
         b->data_dirty |= !synced;
         if (is_whole(e, synced, data_size, path, &fd, &e_open)) {
-            e->bucket = b;
+            entry_set_bucket(e, b);
             e->readers = 0;
             e->moved = false;
             continue;
@@ -435,7 +439,7 @@ static int take_bucket(struct recovery *r, struct found *f, struct replay *p, co
     if (publish_all(r, f, p, b, data_size, err))
         return -1;
     const struct entry *only = b->objects == 1 ? b->entries : NULL;
-    b->single = only && only->offset == 0 && only->size == data_size;
+    b->single = only && entry_offset(only) == 0 && entry_size(only) == data_size;
     b->meta_stale = !b->has_meta ||
                     (p->changed && (stat(log_path, &log) != 0 || meta_is_older(s, b->id, &log)));
     return 0;
@@ -476,7 +480,10 @@ int recover_logged(struct recovery *r, struct found *f)
         f->set_aside = HAS_SUM;
         f->why = "a bucket with two logs";
     }
-    struct replay p = {.f = f, .id = f->id, .entries = MCFS_TABLE_INIT(index_entry_hash)};
+    struct replay p = {.f = f,
+                       .id = f->id,
+                       .evicts = s->order.active,
+                       .entries = MCFS_TABLE_INIT(index_entry_hash)};
     bool has_data = stat(data_path, &st) == 0;
     int rc = !has_data && errno != ENOENT ? -1 : 0;
     if (rc)

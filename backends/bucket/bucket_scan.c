@@ -37,7 +37,7 @@ static struct bucket **take_buckets(struct store *s, size_t *n, struct mcfs_erro
 static int by_offset(const void *a, const void *b)
 {
     const struct entry *x = *(const struct entry *const *)a, *y = *(const struct entry *const *)b;
-    return (x->offset > y->offset) - (x->offset < y->offset);
+    return (entry_offset(x) > entry_offset(y)) - (entry_offset(x) < entry_offset(y));
 }
 
 /* A bucket's objects as they stand at one moment; their names lie in `names` one behind the other,
@@ -56,17 +56,18 @@ static void copies_free(struct copies *c)
 
 static void copy(struct copies *c, const struct entry *e)
 {
-    const char *nul = memchr(e->key, 0, e->key_len); /* there is one in every indexed key */
-    size_t tenant_len = (size_t)(nul - e->key);
+    struct mcfs_slice key = entry_key(e);
+    const char *nul = memchr(key.data, 0, key.len); /* there is one in every indexed key */
+    size_t tenant_len = (size_t)(nul - key.data);
     c->v[c->count++] = (struct mcfs_object){.tenant = {NULL, tenant_len},
-                                            .key = {NULL, e->key_len - tenant_len - 1},
+                                            .key = {NULL, key.len - tenant_len - 1},
                                             .version = e->version,
-                                            .size = e->size,
-                                            .attr = e->attr,
+                                            .size = entry_size(e),
+                                            .attr = entry_attr(e),
                                             .crc32c = e->crc32c,
                                             .has_crc = e->has_crc,
                                             .data_type = e->data_type};
-    mcfs_buf_append(&c->names, e->key, e->key_len);
+    mcfs_buf_append(&c->names, key.data, key.len);
 }
 
 static int take_copies(struct bucket *b, struct copies *c, struct mcfs_error *err)
@@ -77,7 +78,7 @@ static int take_copies(struct bucket *b, struct copies *c, struct mcfs_error *er
     c->v = malloc(room * sizeof(*c->v));
     if (!list || !c->v)
         return mcfs_fail_errno(err, ENOMEM, "scan");
-    for (const struct entry *e = b->entries; e; e = e->after)
+    for (const struct entry *e = b->entries; e; e = entry_after(e))
         if (!e->dead)
             list[n++] = e;
     /* Entries lie in a bucket in the order in which they were put. */

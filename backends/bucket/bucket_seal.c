@@ -56,9 +56,9 @@ void bucket_make_meta(const struct bucket *b, struct mcfs_buf *out)
 {
     _cleanup_buf_ struct mcfs_buf places = MCFS_BUF_INIT;
     meta_put_size(out, b->data_end);
-    for (const struct entry *e = b->entries; e; e = e->after) {
+    for (const struct entry *e = b->entries; e; e = entry_after(e)) {
         struct mcfs_slice key = entry_disk_key(e);
-        struct meta_place place = {entry_start(e), e->key_inline ? key.len : 0, e->size};
+        struct meta_place place = {entry_start(e), e->key_inline ? key.len : 0, entry_size(e)};
         if (e->dead)
             continue;
         meta_put_key(out, key);
@@ -79,7 +79,7 @@ bool bucket_log_is_long(const struct bucket *b)
 static void make_log(const struct bucket *b, struct mcfs_buf *out)
 {
     log_put_header(out, b->id);
-    for (const struct entry *e = b->entries; e; e = e->after)
+    for (const struct entry *e = b->entries; e; e = entry_after(e))
         if (!e->dead)
             entry_record(e, out);
     if (!b->data_dirty && !b->never_sure)

@@ -55,8 +55,8 @@ struct range *bucket_gaps(const struct bucket *b, size_t *n)
         return NULL;
     struct range *gaps = r + b->objects + 1;
     size_t count = 0;
-    for (const struct entry *e = b->entries; e; e = e->after)
-        r[count++] = (struct range){entry_start(e), e->offset + e->size};
+    for (const struct entry *e = b->entries; e; e = entry_after(e))
+        r[count++] = (struct range){entry_start(e), entry_offset(e) + entry_size(e)};
     qsort(r, count, sizeof(*r), by_start);
     r[count++] = (struct range){b->data_end, b->data_end};
     uint64_t at = 0;

@@ -135,7 +135,7 @@ void thin_done(struct store *s, struct bucket *b)
 {
     MCFS_LOCK_SCOPE(&b->lock);
     forget(s, b);
-    for (const struct entry *e = b->entries; e; e = e->after)
+    for (const struct entry *e = b->entries; e; e = entry_after(e))
         if (entry_is_movable(e)) {
             compact_consider(s, b);
             return;

@@ -18,9 +18,9 @@ void entry_record(const struct entry *e, struct mcfs_buf *out)
 {
     struct log_record r = {.type = LOG_PUT,
                            .version = e->version,
-                           .offset = e->offset,
-                           .size = e->size,
-                           .attr = e->attr,
+                           .offset = entry_offset(e),
+                           .size = entry_size(e),
+                           .attr = entry_attr(e),
                            .crc32c = e->crc32c,
                            .data_type = e->data_type,
                            .has_crc = e->has_crc,
@@ -121,8 +121,10 @@ struct bucket *bucket_reserve(struct store *s, uint64_t bytes, uint64_t *offset,
 static int write_object(const struct bucket *b, const struct entry *e, const void *data,
                         struct mcfs_error *err)
 {
-    struct iovec iov[2] = {{e->key, e->key_len}, {(void *)(uintptr_t)data, e->size}};
-    size_t whole = e->key_len + e->size, done;
+    struct mcfs_slice key = entry_key(e);
+    struct iovec iov[2] = {{(void *)(uintptr_t)key.data, key.len},
+                           {(void *)(uintptr_t)data, entry_size(e)}};
+    size_t whole = key.len + entry_size(e), done;
     ssize_t n;
     do
         n = pwritev(b->data_fd, iov, 2, (off_t)entry_start(e));
@@ -133,13 +135,14 @@ static int write_object(const struct bucket *b, const struct entry *e, const voi
         return mcfs_fail_errno(err, errno, "bucket %" PRIu64, b->id);
     /* Interrupted, or nearly full: go on piecewise. */
     done = (size_t)n;
-    if (done < e->key_len) {
-        if (mcfs_pwrite_full(b->data_fd, e->key + done, e->key_len - done, entry_start(e) + done))
+    if (done < key.len) {
+        if (mcfs_pwrite_full(b->data_fd, key.data + done, key.len - done, entry_start(e) + done))
             return mcfs_fail_errno(err, errno, "bucket %" PRIu64, b->id);
-        done = e->key_len;
+        done = key.len;
     }
-    done -= e->key_len;
-    if (mcfs_pwrite_full(b->data_fd, (const char *)data + done, e->size - done, e->offset + done))
+    done -= key.len;
+    if (mcfs_pwrite_full(b->data_fd, (const char *)data + done, entry_size(e) - done,
+                         entry_offset(e) + done))
         return mcfs_fail_errno(err, errno, "bucket %" PRIu64, b->id);
     return 0;
 }
@@ -165,14 +168,14 @@ void bucket_end_writing(struct store *s, struct bucket *b)
 
 static int append_object(struct store *s, struct entry *e, const void *data, struct mcfs_error *err)
 {
-    uint64_t offset, whole = e->key_len + e->size;
+    uint64_t offset, key_len = entry_key(e).len, whole = key_len + entry_size(e);
     struct bucket *b = bucket_reserve(s, whole, &offset, err);
     if (!b) {
         space_return(s, whole);
         return -1;
     }
-    e->bucket = b;
-    e->offset = offset + e->key_len;
+    entry_set_bucket(e, b);
+    entry_set_offset(e, offset + key_len);
     e->key_inline = true;
     int rc = write_object(b, e, data, err);
     _cleanup_buf_ struct mcfs_buf record = MCFS_BUF_INIT;
@@ -224,7 +227,7 @@ static int place_file(const struct mcfs_backend_put *item, const char *path, str
 
 void bucket_link_single(struct store *s, struct bucket *b, struct entry *e)
 {
-    b->used_bytes = e->size;
+    b->used_bytes = entry_size(e);
     b->log_base = b->log_end;
     b->meta_stale = true;
     bucket_link(s, b, e);
@@ -267,18 +270,18 @@ static int store_single(struct store *s, struct entry *e, const struct mcfs_back
 {
     struct bucket *b = bucket_add(s, bucket_next_id(s));
     if (!b) {
-        space_return(s, e->size);
+        space_return(s, entry_size(e));
         return mcfs_fail_errno(err, ENOMEM, "bucket");
     }
     MCFS_LOCK_SCOPE(&b->lock);
     b->single = true;
     b->keys = 1;
-    b->data_end = e->size;
-    e->bucket = b;
-    e->offset = 0;
+    b->data_end = entry_size(e);
+    entry_set_bucket(e, b);
+    entry_set_offset(e, 0);
     if (fill_single(s, b, e, item, err) == 0)
         return 0;
-    bucket_give_up_single(s, b, e->size);
+    bucket_give_up_single(s, b, entry_size(e));
     return -1;
 }
 
@@ -318,10 +321,10 @@ static int check_staging(const struct mcfs_backend_put *item, struct mcfs_error 
 static int put_single(struct store *s, struct entry *e, const struct mcfs_backend_put *item,
                       struct mcfs_error *err)
 {
-    if (!e->has_crc && checksum_file(item->staging_path, e->size, &e->crc32c, err))
+    if (!e->has_crc && checksum_file(item->staging_path, entry_size(e), &e->crc32c, err))
         return -1;
     e->has_crc = true;
-    return space_claim(s, e->size, err) ? -1 : store_single(s, e, item, err);
+    return space_claim(s, entry_size(e), err) ? -1 : store_single(s, e, item, err);
 }
 
 static int put_small(struct store *s, struct entry *e, const struct mcfs_backend_put *item,
@@ -329,13 +332,13 @@ static int put_small(struct store *s, struct entry *e, const struct mcfs_backend
 {
     _cleanup_free_ char *copy = NULL;
     const char *staging = staging_of(item);
-    if (staging && read_staging(staging, e->size, &copy, err))
+    if (staging && read_staging(staging, entry_size(e), &copy, err))
         return -1;
     const void *data = item->data ? item->data : copy ? copy : "";
     if (!e->has_crc)
-        e->crc32c = mcfs_crc32c(0, data, e->size);
+        e->crc32c = mcfs_crc32c(0, data, entry_size(e));
     e->has_crc = true;
-    if (space_claim(s, e->key_len + e->size, err) || append_object(s, e, data, err))
+    if (space_claim(s, entry_key(e).len + entry_size(e), err) || append_object(s, e, data, err))
         return -1;
     if (staging)
         unlink(staging);
@@ -345,8 +348,7 @@ static int put_small(struct store *s, struct entry *e, const struct mcfs_backend
 static void describe(struct entry *e, const struct mcfs_object *o)
 {
     e->version = o->version;
-    e->size = o->size;
-    e->attr = o->attr;
+    entry_set_size(e, o->size);
     e->crc32c = o->crc32c;
     e->has_crc = o->has_crc;
     e->data_type = o->data_type;
@@ -367,7 +369,7 @@ enum put_state put_begin(struct store *s, struct bucket_put *p, struct mcfs_back
     *p = (struct bucket_put){.item = item, .key = MCFS_BUF_INIT};
     if (s->config.read_only)
         mcfs_fail_errno(err, EROFS, "%s", s->dir);
-    else if (o->size > INT64_MAX / 2)
+    else if (o->size > ENTRY_PLACE_MAX / 2)
         mcfs_fail_errno(err, EFBIG, "%" PRIu64 " bytes", o->size);
     else if (!item->data && !item->staging_path && o->size > 0)
         mcfs_fail(err, MCFS_INVALID_PARAMS, "a put without data");
@@ -383,7 +385,7 @@ enum put_state put_begin(struct store *s, struct bucket_put *p, struct mcfs_back
         mcfs_buf_free(&p->key);
         return state == INDEX_STORED ? PUT_DONE : PUT_BUSY;
     }
-    p->entry = entry_new(p->pending.key);
+    p->entry = entry_new(p->pending.key, &o->attr, s->order.active);
     if (p->entry) {
         describe(p->entry, o);
         return PUT_BEGUN;
@@ -404,7 +406,7 @@ int put_end(struct store *s, struct bucket_put *p, int rc)
     }
     if (index_rc) {
         {
-            MCFS_LOCK_SCOPE(&e->bucket->lock);
+            MCFS_LOCK_SCOPE(&entry_bucket(e)->lock);
             bucket_log_delete(s, e, NULL);
             entry_kill(s, e);
         }
