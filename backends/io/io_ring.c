@@ -14,10 +14,20 @@ static pthread_once_t key_once = PTHREAD_ONCE_INIT;
 static pthread_key_t key;
 static int key_errnum;
 
+/* The kernel may give a new ring the addresses of one that another thread has left.  Their order is
+ * the kernel's; these say so to a checker of races, which does not see the library's mmap. */
+static atomic_uint rings_left;
+
+static void ring_leave(struct io_uring *uring)
+{
+    atomic_fetch_add_explicit(&rings_left, 1, memory_order_release);
+    io_uring_queue_exit(uring);
+}
+
 static void ring_free(void *arg)
 {
     struct io_ring *r = arg;
-    io_uring_queue_exit(&r->uring);
+    ring_leave(&r->uring);
     free(r->bounces);
     free(r);
 }
@@ -37,6 +47,7 @@ static int queue_init(struct io_uring *uring)
         struct io_uring_params params = {.flags = flags[i]};
         rc = io_uring_queue_init_params(RING_DEPTH, uring, &params);
     }
+    atomic_load_explicit(&rings_left, memory_order_acquire);
     return rc;
 }
 
@@ -45,7 +56,7 @@ int io_ring_try(void)
     struct io_uring uring;
     int rc = queue_init(&uring);
     if (rc == 0)
-        io_uring_queue_exit(&uring);
+        ring_leave(&uring);
     return -rc;
 }
 
@@ -54,7 +65,7 @@ static struct io_ring *ring_new(int *errnum)
     struct io_ring *r = calloc(1, sizeof(*r));
     int rc = r ? queue_init(&r->uring) : -ENOMEM;
     if (rc == 0 && (rc = -pthread_setspecific(key, r)))
-        io_uring_queue_exit(&r->uring);
+        ring_leave(&r->uring);
     if (rc) {
         *errnum = -rc;
         free(r);
