@@ -2,6 +2,7 @@
 #include "common/arena.h"
 
 #include "common/cleanup.h"
+#include "common/huge_pages.h"
 
 #include <stdatomic.h>
 #include <string.h>
@@ -66,23 +67,9 @@ struct arena {
     _Atomic uint64_t resident;
 };
 
-/* Address space at a multiple of a step; NULL when there is none. */
-static uint8_t *reserve(uint64_t bytes)
-{
-    uint8_t *raw =
-        mmap(NULL, bytes + STEP, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (raw == MAP_FAILED)
-        return NULL;
-    uint64_t before = -(uintptr_t)raw & (STEP - 1);
-    if (before)
-        munmap(raw, before);
-    munmap(raw + before + bytes, STEP - before);
-    return raw + before;
-}
-
 static int get_memory(struct arena *a)
 {
-    a->base = reserve(a->reserve_bytes);
+    a->base = mcfs_huge_reserve(a->reserve_bytes);
     void *slabs = mmap(NULL, a->slabs_bytes, PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     a->slabs = slabs == MAP_FAILED ? NULL : slabs;
