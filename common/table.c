@@ -54,36 +54,13 @@ static bool is_full(const struct mcfs_table *t)
     return !t->slots || (t->count + 1) * 4 > (t->mask + 1) * 3;
 }
 
-void mcfs_table_reserve(struct mcfs_table *t, size_t entries)
-{
-    size_t size = SIZE_MIN;
-    while (size < SIZE_LIMIT && size / 4 * 3 < entries)
-        size *= 2;
-    if (!t->slots || size > t->mask + 1)
-        (void)resize(t, size); /* then it grows as it is filled */
-}
-
 int mcfs_table_add(struct mcfs_table *t, void *entry)
-{
-    return mcfs_table_add_hashed(t, entry, t->hash(entry));
-}
-
-int mcfs_table_add_hashed(struct mcfs_table *t, void *entry, uint64_t hash)
 {
     if (is_full(t) && resize(t, t->slots ? (t->mask + 1) * 2 : SIZE_MIN))
         return -1;
-    place(t, entry, stored(hash));
+    place(t, entry, stored(t->hash(entry)));
     t->count++;
     return 0;
-}
-
-void mcfs_table_prefetch(const struct mcfs_table *t, uint64_t hash)
-{
-    size_t i = stored(hash) & t->mask;
-    if (!t->slots)
-        return;
-    __builtin_prefetch(&t->hashes[i], 1);
-    __builtin_prefetch(&t->slots[i], 1);
 }
 
 /* The slot of this very entry, or NULL. */
@@ -95,14 +72,6 @@ static void **slot_of(const struct mcfs_table *t, const void *entry)
     while (t->slots[i] && t->slots[i] != entry)
         i = (i + 1) & t->mask;
     return t->slots[i] ? &t->slots[i] : NULL;
-}
-
-bool mcfs_table_replace(struct mcfs_table *t, const void *old, void *entry)
-{
-    void **slot = slot_of(t, old);
-    if (slot)
-        *slot = entry;
-    return slot;
 }
 
 bool mcfs_table_del(struct mcfs_table *t, const void *entry)

@@ -31,25 +31,11 @@ typedef bool (*mcfs_table_eq_fn)(const void *entry, const void *key);
 void *mcfs_table_find(const struct mcfs_table *t, uint64_t hash, mcfs_table_eq_fn eq,
                       const void *key);
 
-/* Makes room for so many entries in all, so that adding them does not grow it; without memory it
- * stays as it is. */
-void mcfs_table_reserve(struct mcfs_table *t, size_t entries);
-
 /* Adds an entry (the caller knows that its key is not there).  Returns 0, or -1 without memory. */
 int mcfs_table_add(struct mcfs_table *t, void *entry);
 
-/* The same for a caller that knows the entry's hash. */
-int mcfs_table_add_hashed(struct mcfs_table *t, void *entry, uint64_t hash);
-
-/* Has the place of a hash fetched that is looked for or added soon. */
-void mcfs_table_prefetch(const struct mcfs_table *t, uint64_t hash);
-
 /* Takes out this very entry; returns whether it was there. */
 bool mcfs_table_del(struct mcfs_table *t, const void *entry);
-
-/* Puts an entry in the place of another that has the same key, which cannot fail; returns whether
- * that one was there. */
-bool mcfs_table_replace(struct mcfs_table *t, const void *old, void *entry);
 
 /* Walks: `for (size_t i = 0; (e = mcfs_table_next(t, &i));)`.  No change is allowed meanwhile. */
 void *mcfs_table_next(const struct mcfs_table *t, size_t *i);

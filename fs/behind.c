@@ -11,11 +11,6 @@ void behind_init(struct behind *b)
     b->runs = NULL;
 }
 
-void behind_destroy(struct behind *b)
-{
-    pthread_mutex_destroy(&b->lock);
-}
-
 void behind_begin(struct behind *b, struct behind_run *run, const void *handle, uint64_t end)
 {
     MCFS_LOCK_SCOPE(&b->lock);

@@ -30,7 +30,6 @@ struct behind {
 };
 
 void behind_init(struct behind *b);
-void behind_destroy(struct behind *b);
 
 /* A write that ends there has been acknowledged and is about to be made. */
 void behind_begin(struct behind *b, struct behind_run *run, const void *handle, uint64_t end);

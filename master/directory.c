@@ -259,7 +259,7 @@ __attribute__((no_sanitize_thread)) static uint32_t guess_key(const struct direc
 void record_fetch_ahead(struct directory *d, const struct key_hash *h,
                         const struct mcfs_slice *keys, uint32_t n)
 {
-    uint32_t slots[FETCH_AHEAD_MAX];
+    uint32_t slots[DIRECTORY_AHEAD_MAX];
     for (uint32_t i = 0; i < n; i++)
         shard_prefetch(d, h[i]);
     for (uint32_t i = 0; i < n; i++) {
@@ -282,11 +282,11 @@ void directory_get_batch(struct directory *d, struct mcfs_slice tenant,
                                     const struct mcfs_error *err, void *arg),
                          void *arg)
 {
-    struct key_hash h[FETCH_AHEAD_MAX];
+    struct key_hash h[DIRECTORY_AHEAD_MAX];
     struct object_view view = {.lease_ms = 0};
     uint32_t number = intern_find(d->tenants, tenant), now = lease_now(d->leases), granted = 0;
-    for (uint32_t from = 0; from < n; from += FETCH_AHEAD_MAX) {
-        uint32_t count = MCFS_MIN(n - from, FETCH_AHEAD_MAX);
+    for (uint32_t from = 0; from < n; from += DIRECTORY_AHEAD_MAX) {
+        uint32_t count = MCFS_MIN(n - from, DIRECTORY_AHEAD_MAX);
         for (uint32_t i = 0; i < count; i++)
             h[i] = key_hash(tenant, keys[from + i]);
         record_fetch_ahead(d, h, keys + from, count);

@@ -17,12 +17,10 @@ uint8_t directory_inventory_begin(struct directory *d, uint32_t node)
     return (uint8_t)(atomic_fetch_add(&d->node_generation[node], 1) + 1);
 }
 
-_Static_assert(DIRECTORY_AHEAD_MAX == FETCH_AHEAD_MAX, "one batch of each");
-
 void directory_inventory_ahead(struct directory *d, const struct mcfs_object *objects, uint32_t n)
 {
-    struct key_hash h[FETCH_AHEAD_MAX];
-    struct mcfs_slice keys[FETCH_AHEAD_MAX];
+    struct key_hash h[DIRECTORY_AHEAD_MAX];
+    struct mcfs_slice keys[DIRECTORY_AHEAD_MAX];
     for (uint32_t i = 0; i < n; i++) {
         keys[i] = objects[i].key;
         h[i] = key_hash(objects[i].tenant, objects[i].key);

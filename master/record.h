@@ -176,9 +176,8 @@ void shard_prefetch(struct directory *d, struct key_hash h);
 uint32_t shard_first(struct directory *d,
                      struct key_hash h); /* likely slot, for prefetch; no lock */
 
-/* Has the memory fetched side by side that look-ups of n keys (FETCH_AHEAD_MAX at most) will need;
- * no lock. */
-#define FETCH_AHEAD_MAX 32
+/* Has the memory fetched side by side that look-ups of n keys (DIRECTORY_AHEAD_MAX at most) will
+ * need; no lock. */
 void record_fetch_ahead(struct directory *d, const struct key_hash *h,
                         const struct mcfs_slice *keys, uint32_t n);
 

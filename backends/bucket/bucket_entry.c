@@ -319,13 +319,3 @@ int entry_set_attr(struct entry *e, const struct mcfs_attr *attr)
     entry_change(e, attr, entry_key(e), &room);
     return 0;
 }
-
-int entry_set_key(struct entry *e, struct mcfs_slice key)
-{
-    struct mcfs_attr attr = entry_attr(e);
-    struct entry_room room;
-    if (entry_make_room(e, &attr, key.len, &room))
-        return -1;
-    entry_change(e, &attr, key, &room);
-    return 0;
-}

@@ -189,9 +189,8 @@ void entry_room_free(struct entry_room *room);
 void entry_change(struct entry *e, const struct mcfs_attr *attr, struct mcfs_slice key,
                   struct entry_room *room);
 
-/* The two for a caller who has nothing to do in between. */
+/* The two for a caller who changes the attributes alone and has nothing to do in between. */
 int entry_set_attr(struct entry *e, const struct mcfs_attr *attr);
-int entry_set_key(struct entry *e, struct mcfs_slice key);
 
 /* The storage key as it stands on disk. */
 static inline struct mcfs_slice entry_disk_key(const struct entry *e)
