@@ -15,8 +15,8 @@
 #include <unistd.h>
 
 #define STOP_WAIT_NS 2000000000ll
-#define LOST_WAIT_MS                                                                               \
-    100 /* for what listings told: their directory may be waiting for the session */
+/* For what listings told, whose directory may be waiting for the session. */
+#define LOST_WAIT_MS 100
 #define EVICTED_WAIT_MS 1000
 #define NOTIFY_INC_EPOCH 8 /* enum fuse_notify_code, protocol 7.44 */
 

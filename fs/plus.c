@@ -124,9 +124,10 @@ void plus_free(struct plus *p)
     free(p);
 }
 
-uint64_t plus_begin(struct plus *p)
+uint64_t plus_begin(struct plus *p, struct plus_answer *a)
 {
     MCFS_LOCK_SCOPE(&p->lock);
+    take_out(p, a);
     return p->drops;
 }
 
@@ -183,19 +184,6 @@ void plus_settle(struct plus *p, int64_t wait_ms)
 }
 
 /* ---- entries ---- */
-
-size_t plus_entry_size(fuse_req_t req, const char *name)
-{
-    return fuse_add_direntry_plus(req, NULL, 0, name, NULL, 0);
-}
-
-size_t plus_entry(fuse_req_t req, char *to, size_t left, const char *name,
-                  const struct fuse_entry_param *e, ino_t ino, mode_t type, off_t next)
-{
-    const struct fuse_entry_param bare = {.attr = {.st_ino = ino, .st_mode = type}};
-    size_t need = fuse_add_direntry_plus(req, to, left, name, e ? e : &bare, next);
-    return need > left ? 0 : need;
-}
 
 /* The entry at an offset, which moves behind it; NULL at the end. */
 static struct fuse_direntplus *entry_at(const char *data, size_t len, size_t *at)

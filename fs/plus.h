@@ -18,9 +18,6 @@
 
 #include "fs/inode.h"
 
-#define FUSE_USE_VERSION 314
-#include <fuse_lowlevel.h>
-
 struct fs;
 struct plus;
 
@@ -37,14 +34,15 @@ struct plus *plus_new(struct fs *fs, struct mcfs_error *err);
 /* Ends its thread; nobody else may be using it. */
 void plus_free(struct plus *p);
 
-/* State before the first name of an answer is looked up. */
-uint64_t plus_begin(struct plus *p);
+/* A handle's next request: the kernel is done with its last answer.  Returns the state before the
+ * first name of the new one is looked up. */
+uint64_t plus_begin(struct plus *p, struct plus_answer *a);
 
 /* The answer is about to be sent.  False: names were dropped since the state was taken, and nothing
  * in the answer may be valid. */
 bool plus_send(struct plus *p, struct plus_answer *a, uint64_t dir, uint64_t began);
 
-/* The kernel is done with the handle's last answer; with all answers of a directory. */
+/* The handle goes; the kernel is done with all answers of a directory. */
 void plus_done(struct plus *p, struct plus_answer *a);
 void plus_done_dir(struct plus *p, uint64_t dir);
 
@@ -55,17 +53,9 @@ void plus_drop(struct plus *p);
 #define PLUS_FOREVER (-1)
 void plus_settle(struct plus *p, int64_t wait_ms);
 
-/* ---- entries of an answer ---- */
+/* ---- an answer's entries (struct fuse_direntplus, one behind the other) ---- */
 
-/* Adds an entry to a buffer with `left` bytes; the bytes it takes, 0 when they do not fit.  e: what
- * the name is, with a kernel reference; NULL: the name alone, ino and type. */
-size_t plus_entry(fuse_req_t req, char *to, size_t left, const char *name,
-                  const struct fuse_entry_param *e, ino_t ino, mode_t type, off_t next);
-
-/* Bytes that an entry of this name takes. */
-size_t plus_entry_size(fuse_req_t req, const char *name);
-
-/* Takes the validity of all entries; gives the references of all back, which the kernel did not
+/* Takes the validity of all; gives the references of all back, which the kernel did not
  * get. */
 void plus_void(char *data, size_t len);
 void plus_forget(struct inode_table *t, const char *data, size_t len);

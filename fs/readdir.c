@@ -367,39 +367,48 @@ static mode_t item_type(const struct item *item)
     return item->kind == INODE_LATEST ? S_IFLNK : S_IFREG;
 }
 
-static bool put_name(struct reply_buf *r, const char *name, ino_t ino, mode_t type, uint64_t next)
+static bool put_entry(struct reply_buf *r, const char *name, const struct fuse_entry_param *e,
+                      uint64_t next)
 {
-    struct stat st = {.st_ino = ino, .st_mode = type};
     char *to = r->data + r->used;
     size_t left = r->size - r->used;
-    size_t need = r->plus ? plus_entry(r->req, to, left, name, NULL, ino, type, (off_t)next)
-                          : fuse_add_direntry(r->req, to, left, name, &st, (off_t)next);
-    if (need == 0 || need > left)
+    size_t need = r->plus ? fuse_add_direntry_plus(r->req, to, left, name, e, (off_t)next)
+                          : fuse_add_direntry(r->req, to, left, name, &e->attr, (off_t)next);
+    if (need > left)
         return false;
     r->used += need;
     return true;
 }
 
-/* One of the master's, with what it is if that is asked for and it is an object whose lease lasts.
+static bool put_name(struct reply_buf *r, const char *name, ino_t ino, mode_t type, uint64_t next)
+{
+    const struct fuse_entry_param e = {.attr = {.st_ino = ino, .st_mode = type}};
+    return put_entry(r, name, &e, next);
+}
+
+/* What a name is, with a reference of the kernel's; false unless it is an object whose lease lasts.
  */
+static bool resolve_leased(struct reply_buf *r, const char *name, struct fuse_entry_param *e)
+{
+    struct fs *fs = r->fs;
+    if (fs_resolve(fs, r->d->inode, name, fuse_req_ctx(r->req)->pid, r->cancel, e, NULL))
+        return false;
+    if (e->entry_timeout > 0 && S_ISREG(e->attr.st_mode))
+        return true;
+    inode_forget(fs->inodes, inode_from(fs->inodes, e->ino), 1);
+    return false;
+}
+
+/* One of the master's, with what it is where that is asked for. */
 static bool put_item(struct reply_buf *r, const struct item *item)
 {
-    struct dir_handle *d = r->d;
-    const char *name = item_name(&d->batch, item);
+    const char *name = item_name(&r->d->batch, item);
     uint64_t next = item->next | PART_MASTER << PART_SHIFT;
     struct fuse_entry_param e;
-    if (!r->plus || item->kind != INODE_FILE)
-        return put_name(r, name, item->ino, item_type(item), next);
-    if (plus_entry_size(r->req, name) > r->size - r->used)
-        return false;
-    if (fs_resolve(r->fs, d->inode, name, fuse_req_ctx(r->req)->pid, r->cancel, &e, NULL))
-        return put_name(r, name, item->ino, item_type(item), next);
-    if (e.entry_timeout > 0 && S_ISREG(e.attr.st_mode)) {
-        r->used +=
-            plus_entry(r->req, r->data + r->used, r->size - r->used, name, &e, 0, 0, (off_t)next);
-        return true;
-    }
-    inode_forget(r->fs->inodes, inode_from(r->fs->inodes, e.ino), 1);
+    if (r->plus && item->kind == INODE_FILE &&
+        fuse_add_direntry_plus(r->req, NULL, 0, name, NULL, 0) <= r->size - r->used &&
+        resolve_leased(r, name, &e))
+        return put_entry(r, name, &e, next);
     return put_name(r, name, item->ino, item_type(item), next);
 }
 
@@ -499,8 +508,7 @@ static void readdir_reply(fuse_req_t req, size_t size, off_t off, struct dir_han
     atomic_fetch_add_explicit(&fs->counters.readdirs, 1, memory_order_relaxed);
     fs_cancel_begin(&c, req);
     pthread_mutex_lock(&d->lock);
-    plus_done(fs->plus, &d->plus);
-    uint64_t began = plus_begin(fs->plus);
+    uint64_t began = plus_begin(fs->plus, &d->plus);
     int rc = list_from(&r, (uint64_t)off, &err);
     if (rc == 0 && plus && !plus_send(fs->plus, &d->plus, inode_nodeid(d->inode), began))
         plus_void(r.data, r.used);
