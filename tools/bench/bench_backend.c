@@ -13,6 +13,7 @@
 #include "common/cleanup.h"
 #include "common/clock.h"
 #include "common/flags.h"
+#include "tools/bench/bench_figures.h"
 #include "tools/bench/bench_fio.h"
 #include "tools/bench/bench_mooncake_mode.h"
 
@@ -131,25 +132,13 @@ static double seconds_since(int64_t began_ns)
     return (double)(mcfs_mono_ns() - began_ns) / 1e9;
 }
 
-static int by_double(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *v, size_t n)
-{
-    qsort(v, n, sizeof(*v), by_double);
-    return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
-}
-
 static void row(struct bench *b, const char *name, double *ours, double *other)
 {
     double ratio[64];
     for (uint32_t i = 0; i < b->o.rounds; i++)
         ratio[i] = other[i] / ours[i];
-    double r = median(ratio, b->o.rounds), x = median(ours, b->o.rounds),
-           y = median(other, b->o.rounds);
+    double r = bench_median(ratio, b->o.rounds), x = bench_median(ours, b->o.rounds),
+           y = bench_median(other, b->o.rounds);
     json_object_set_new(b->results, name,
                         json_pack("{s:f,s:f,s:f}", "ours_s", x, "other_s", y, "ratio", r));
     printf("%-52s ours %8.4f s  other %8.4f s  ratio %6.3f\n", name, x, y, r);

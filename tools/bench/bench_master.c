@@ -10,6 +10,7 @@
 #include "common/flags.h"
 #include "master/client/client.h"
 #include "tools/bench/bench_client.h"
+#include "tools/bench/bench_figures.h"
 #include "tools/bench/bench_process.h"
 
 #include <inttypes.h>
@@ -172,18 +173,6 @@ static void a_watched_checkpoint(struct bench *b)
     pthread_join(thread, NULL);
 }
 
-static int by_double(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *v, size_t n)
-{
-    qsort(v, n, sizeof(*v), by_double);
-    return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
-}
-
 static int by_u32(const void *a, const void *b)
 {
     uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
@@ -234,7 +223,7 @@ static void measure_gets(struct bench *b, uint32_t batch, const char *name)
         double seconds = run(works, &stop, a_round);
         rates[i] = (double)(works[0].done + works[1].done) / seconds;
     }
-    figure(b, name, median(rates, b->o.rounds));
+    figure(b, name, bench_median(rates, b->o.rounds));
 }
 
 enum { P50, P99, P999, MOST, FIGURES };
@@ -278,15 +267,15 @@ static void measure_waits(struct bench *b)
         for (uint32_t i = 0; i < b->o.rounds; i++)
             column[i] = plain[i][f];
         snprintf(name, sizeof(name), "lookup_%s_us", names[f]);
-        figure(b, name, median(column, b->o.rounds));
+        figure(b, name, bench_median(column, b->o.rounds));
         for (uint32_t i = 0; i < b->o.rounds; i++) {
             column[i] = during[i][f];
             ratio[i] = during[i][f] / MCFS_MAX(plain[i][f], 1.0);
         }
         snprintf(name, sizeof(name), "lookup_%s_us_during_checkpoint", names[f]);
-        figure(b, name, median(column, b->o.rounds));
+        figure(b, name, bench_median(column, b->o.rounds));
         snprintf(name, sizeof(name), "lookup_%s_ratio", names[f]);
-        figure(b, name, median(ratio, b->o.rounds));
+        figure(b, name, bench_median(ratio, b->o.rounds));
     }
 }
 
