@@ -64,6 +64,16 @@ def alive(pid):
         return False
 
 
+def write(path, data):
+    with open(path, "wb") as f:
+        f.write(data)
+
+
+def read(path):
+    with open(path, "rb") as f:
+        return f.read()
+
+
 def is_mounted(path):
     with open("/proc/self/mounts") as f:
         return any(line.split()[1] == str(path) for line in f)

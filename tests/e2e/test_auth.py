@@ -10,7 +10,7 @@ import time
 
 import msgpack
 import pytest
-from harness import CTL, MASTER, Master, Mount, Rpc, RpcError, alive, free_port, run, wait_until
+from harness import CTL, MASTER, Master, Mount, Rpc, RpcError, alive, free_port, read, run, wait_until, write
 
 ILLEGAL_CLIENT = -601
 SECRET = bytes(range(32))
@@ -48,16 +48,6 @@ def fails_to_mount(m):
     r = run(*m.command(), check=False)
     assert r.returncode != 0
     return r.stderr.decode()
-
-
-def write(path, data):
-    with open(path, "wb") as f:
-        f.write(data)
-
-
-def read(path):
-    with open(path, "rb") as f:
-        return f.read()
 
 
 def test_right_key_everywhere(world, master, keys):

@@ -5,8 +5,7 @@ import os
 import subprocess
 
 import pytest
-from harness import CTL, Master, Mount, run, wait_until
-from test_files import write
+from harness import CTL, Master, Mount, run, wait_until, write
 
 BUCKET, FILES = "bucket_storage_backend", "file_per_key_storage_backend"
 WRITABLE = [BUCKET, FILES]

@@ -7,7 +7,7 @@ import subprocess
 import time
 
 import pytest
-from harness import Master, Mount, Rpc, freeze, run, wait_until
+from harness import Master, Mount, Rpc, freeze, read, run, wait_until, write
 
 
 @pytest.fixture
@@ -16,16 +16,6 @@ def pair(world):
     a = Mount(world, source=master.address, name="a", options=["lease_wait=20s"])
     b = Mount(world, source=master.address, name="b", options=["listen=127.0.0.1:0"])
     return master, a, b
-
-
-def write(path, data):
-    with open(path, "wb") as f:
-        f.write(data)
-
-
-def read(path):
-    with open(path, "rb") as f:
-        return f.read()
 
 
 @pytest.mark.parametrize("size", [10, 100000, 9 << 20])

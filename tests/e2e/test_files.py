@@ -10,17 +10,7 @@ import subprocess
 import threading
 
 import pytest
-from harness import Mount, run, wait_until
-
-
-def read(path):
-    with open(path, "rb") as f:
-        return f.read()
-
-
-def write(path, data):
-    with open(path, "wb") as f:
-        f.write(data)
+from harness import Mount, read, run, wait_until, write
 
 
 @pytest.mark.parametrize("size", [0, 1, 4095, 65536, 1 << 20, (1 << 20) + 1, 5 << 20])

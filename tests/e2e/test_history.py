@@ -6,7 +6,7 @@ import os
 import shutil
 
 import pytest
-from harness import Master, Mount, run
+from harness import Master, Mount, read, run
 
 DATA = os.path.join(os.path.dirname(__file__), "../data")
 
@@ -15,11 +15,6 @@ def write(path, data):
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path, "wb") as f:
         f.write(data)
-
-
-def read(path):
-    with open(path, "rb") as f:
-        return f.read()
 
 
 def tree(root):

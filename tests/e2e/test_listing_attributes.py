@@ -9,7 +9,7 @@ import threading
 import time
 
 import pytest
-from harness import Master, Mount, wait_until
+from harness import Master, Mount, wait_until, write
 
 COUNT = 3000
 
@@ -18,11 +18,6 @@ COUNT = 3000
 def mounts(world):
     master = Master(world)
     return [Mount(world, source=master.address, name=name, options=["attr_timeout=1h"]) for name in ("a", "b")]
-
-
-def write(path, data):
-    with open(path, "wb") as f:
-        f.write(data)
 
 
 def fill(mount, count, size=10):

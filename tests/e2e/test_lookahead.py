@@ -5,7 +5,7 @@ import random
 import threading
 
 import pytest
-from harness import Master, Mount, wait_until
+from harness import Master, Mount, read, wait_until, write
 
 COUNT = 600
 
@@ -18,16 +18,6 @@ def pair(world):
     # Where a node knows of others, less is cached.
     wait_until(lambda: a.stats()["cluster_nodes"] == 2, what="news of the other node")
     return a, b
-
-
-def write(path, data):
-    with open(path, "wb") as f:
-        f.write(data)
-
-
-def read(path):
-    with open(path, "rb") as f:
-        return f.read()
 
 
 def names(count=COUNT):

@@ -8,7 +8,7 @@ import shutil
 
 import pytest
 
-from harness import Mount, run, wait_until
+from harness import Mount, read, run, wait_until
 
 DATA = os.path.join(os.path.dirname(__file__), "../data")
 LAYOUTS = ["bucket", "bucket_single", "offset_strict", "offset_relaxed", "offset_crash", "file_per_key"]
@@ -39,11 +39,6 @@ def copy(world, name):
 
 def files_below(root):
     return [os.path.join(d, f) for d, _, files in os.walk(root) for f in files]
-
-
-def read(path):
-    with open(path, "rb") as f:
-        return f.read()
 
 
 @pytest.mark.parametrize("name", LAYOUTS)

@@ -8,7 +8,7 @@ import sys
 import time
 
 import pytest
-from harness import Master, Mount, Rpc, wait_until
+from harness import Master, Mount, Rpc, wait_until, write
 
 SIZE = 12 << 20  # more than is read ahead in one piece
 
@@ -23,11 +23,6 @@ def pair_of(world, master):
     a = Mount(world, source=master.address, name="a")
     b = Mount(world, source=master.address, name="b")
     return master, a, b
-
-
-def write(path, data):
-    with open(path, "wb") as f:
-        f.write(data)
 
 
 def held(mount):

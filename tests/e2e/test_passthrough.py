@@ -5,7 +5,7 @@ import os
 import threading
 
 import pytest
-from harness import Mount, wait_until
+from harness import Mount, read, wait_until
 
 SIZE = 3 << 20
 
@@ -15,11 +15,6 @@ def random_object(m, name, size=SIZE):
     with open(m.key(name), "wb") as f:
         f.write(data)
     return data
-
-
-def read(path):
-    with open(path, "rb") as f:
-        return f.read()
 
 
 def buckets(m):

@@ -7,7 +7,7 @@ import threading
 import time
 
 import pytest
-from harness import Master, Mount, Rpc, wait_until
+from harness import Master, Mount, Rpc, read, wait_until, write
 
 MIB = 1 << 20
 STREAMS_MAX = 64  # connections with something left on them that a node keeps
@@ -18,16 +18,6 @@ def two_nodes(world, *options):
     a = Mount(world, source=master.address, name="a")
     b = Mount(world, source=master.address, name="b", options=options)
     return a, b
-
-
-def write(path, data):
-    with open(path, "wb") as f:
-        f.write(data)
-
-
-def read(path):
-    with open(path, "rb") as f:
-        return f.read()
 
 
 def rss(mount):

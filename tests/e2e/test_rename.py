@@ -7,7 +7,7 @@ import signal
 
 import msgpack
 import pytest
-from harness import Master, Mount
+from harness import Master, Mount, read, write
 
 RENAME_NOREPLACE, RENAME_EXCHANGE = 1, 2
 AT_FDCWD = -100
@@ -17,16 +17,6 @@ libc = ctypes.CDLL(None, use_errno=True)
 def renameat2(a, b, flags):
     if libc.renameat2(AT_FDCWD, a.encode(), AT_FDCWD, b.encode(), flags):
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), a)
-
-
-def read(path):
-    with open(path, "rb") as f:
-        return f.read()
-
-
-def write(path, data):
-    with open(path, "wb") as f:
-        f.write(data)
 
 
 def test_an_older_version_that_is_open_stays_behind(mount):

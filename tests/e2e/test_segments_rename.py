@@ -2,8 +2,8 @@
 """Objects in memory segments under new names: by RPC, on a mount, through a snapshot and the master's death."""
 import os
 
-from harness import Master, Mount, RpcError, wait_until
-from test_rename import RENAME_EXCHANGE, read, renameat2, write
+from harness import Master, Mount, RpcError, read, wait_until, write
+from test_rename import RENAME_EXCHANGE, renameat2
 from test_segments import TENANT, Node, fails, segments
 from test_segments_snapshot import assert_apart, fill, ranges, taken
 

@@ -8,16 +8,11 @@ import threading
 
 import msgpack
 import zstandard
-from harness import CTL, PATIENCE, Master, Mount, run
+from harness import CTL, Master, Mount, PATIENCE, run, write
 
 ID = "20260101_000000_000"
 # Far less than what these files claim; sanitizers keep what was freed for a while.
 MEMORY_KIB = (400 << 10) * (3 if PATIENCE > 1 else 1)
-
-
-def write(path, data):
-    with open(path, "wb") as f:
-        f.write(data)
 
 
 def ctl(*args):

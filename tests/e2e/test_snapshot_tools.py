@@ -5,7 +5,7 @@ import os
 import shutil
 
 import pytest
-from harness import CTL, Master, Mount, Rpc, run
+from harness import CTL, Master, Mount, Rpc, run, write
 
 DATA = os.path.join(os.path.dirname(__file__), "../data")
 
@@ -16,11 +16,6 @@ def ctl(*args, check=True):
 
 def ctl_json(*args):
     return json.loads(ctl(*args, "--json").stdout)
-
-
-def write(path, data):
-    with open(path, "wb") as f:
-        f.write(data)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import time
 import msgpack
 import pytest
 import zstandard
-from harness import MASTER, Master, Mount, Rpc, RpcError, free_port, run, wait_until
+from harness import MASTER, Master, Mount, Rpc, RpcError, free_port, run, wait_until, write
 
 DATA = os.path.join(os.path.dirname(__file__), "../data/snapshot")
 
@@ -32,11 +32,6 @@ def read_snapshot(directory):
         for tenant, key, obj in entries:
             out[(tenant, key)] = obj
     return out
-
-
-def write(path, data):
-    with open(path, "wb") as f:
-        f.write(data)
 
 
 def test_snapshot_is_mooncakes_format(mount):

@@ -6,7 +6,7 @@ import os
 import subprocess
 
 import pytest
-from harness import Master, Mount, Rpc, run
+from harness import Master, Mount, Rpc, read, run
 
 SIZES = {"empty": 0, "small": 100, "middle": 70000, "large": 5 << 20}
 
@@ -24,11 +24,6 @@ def ro(world):
     m.options = ["ro"]
     m.start()
     return m, data, id
-
-
-def read(path):
-    with open(path, "rb") as f:
-        return f.read()
 
 
 def test_contents(ro):
